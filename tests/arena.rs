@@ -62,7 +62,7 @@ fn arena_buffers_are_not_overwritten_while_in_use() {
                 Options { chunk: 64, disabled: disabled.iter().copied().collect(), ..Options::default() };
             let mut plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
             // Several tiles, the last of which is shorter.
-            plan.unfold.iter_mut().for_each(|unfold| unfold.share = 24);
+            plan.mla_expand.iter_mut().for_each(|mla_expand| mla_expand.tile = 24);
             for load in [
                 Workload::decode(1),
                 Workload { splits: 2, drawn: true, ..Workload::decode(70) },

@@ -33,7 +33,7 @@ fn run(
     let mut sim = Sim::new(program).expect("there is memory");
     sim.count_traffic(true);
     let is_head = plan.sections.last().is_some_and(|last| last.name == section.name);
-    let rows = match (is_head, step.of_share) {
+    let rows = match (is_head, step.of_tile) {
         (true, _) => load.wanted as usize,
         // One tile of all positions.
         (false, true) => load.length as usize,
@@ -159,7 +159,7 @@ fn content(
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
         Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
-        Operand::Seats => words((0..MOST_EXPERTS as u32).collect()),
+        Operand::ExpertSlots => words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;
             words(match column {

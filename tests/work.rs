@@ -32,7 +32,7 @@ fn kernel_cost_tables_match_the_planned_costs() {
                 let instance = plan.instance(section, step, load).expect("it runs");
                 let kernel = plan.kernels.iter().position(|kernel| kernel.name == instance.name);
                 let head = plan.sections.last().is_some_and(|last| last.name == section.name);
-                let rows = match (head, step.of_share) {
+                let rows = match (head, step.of_tile) {
                     (true, _) => 1,
                     (false, true) => length,
                     (false, false) => rows,

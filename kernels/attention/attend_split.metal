@@ -3,7 +3,7 @@
 // softmax({{ scale }} * q k) v for a small batch. A threadgroup processes one KV split of a row, and the
 // {{ group }} query heads that share a KV head.
 //
-{% if knobs.units %}
+{% if knobs.mma %}
 // A simdgroup loads blocks of 16 positions straight to registers and processes eight heads at once with MMA.
 // Queries and weights are each split into an f16 value and an f16 remainder.
 {% else %}
@@ -123,7 +123,7 @@ kernel void {{ name }}(
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 
-{% if knobs.units %}
+{% if knobs.mma %}
 {% include "attention/parts/decode_mma" %}
 {% else %}
 {% include "attention/parts/decode_simd" %}

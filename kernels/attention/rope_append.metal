@@ -15,7 +15,7 @@
 // to q; keys and values are appended to the KV cache at the row's slot and position. A simdgroup processes a
 // head of {{ width }} channels, a lane pairs of them.
 {% elif norm %}
-// {{ "Applies RoPE and a norm to" if turned else "Applies a norm and RoPE to" }} queries (heads:
+// {{ "Applies RoPE and a norm to" if after_rope else "Applies a norm and RoPE to" }} queries (heads:
 // {{ query_heads }}) and keys (heads: {{ key_heads }}). Queries are written to q; keys and values are
 // appended to the KV cache at the row's slot and position. A simdgroup processes a head of {{ width }}
 // channels, a lane pairs of them.
@@ -100,7 +100,7 @@ kernel void {{ name }}(
     device const float* source = qkv + row * {{ row_width }}u + {{ source_head }} * {{ width }}u;
 
 {% if norm %}
-    // The mean of squares{{ ", which RoPE preserves" if turned else "" }}.
+    // The mean of squares{{ ", which RoPE preserves" if after_rope else "" }}.
 {% endif %}
     uint one[{{ pairs_each }}];
     uint other[{{ pairs_each }}];
@@ -154,17 +154,17 @@ kernel void {{ name }}(
 {% endif %}
 {% if pairs or norm %}
         if (!is_value) {
-{% if norm and not turned %}
+{% if norm and not after_rope %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if pairs == half %}
-            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% elif pairs %}
             if (k < {{ pairs }}u) {
-                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% endif %}
-{% if norm and turned %}
+{% if norm and after_rope %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if values %}
@@ -221,7 +221,7 @@ kernel void {{ name }}(
     {{ "float2" if pairs else "const float2" }} channels = float2(source[one], source[other]);
 {% if pairs %}
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
 {% endif %}
 

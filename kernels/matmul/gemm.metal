@@ -28,12 +28,12 @@ for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
 {# Stages results in threadgroup memory, so that those past the edges can be skipped, and writes y. #}
 {% macro results() %}
 {% if split > 1 %}
-{% set turn = " && own_row == begin" if parts > 1 else "" %}
-if (quartet == 1u{{ turn }}) {
+{% set first_part = " && own_row == begin" if parts > 1 else "" %}
+if (quartet == 1u{{ first_part }}) {
     {{ store(false)|indent(4) }}
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
-if (quartet == 0u{{ turn }}) {
+if (quartet == 0u{{ first_part }}) {
     {{ store(true)|indent(4) }}
 }
 {% elif parts > 1 %}

@@ -1,4 +1,4 @@
-// Appends latents ({{ width }} channels) and RoPE keys ({{ turned }}) to the MLA cache at the row's slot and
+// Appends latents ({{ width }} channels) and RoPE keys ({{ rope_width }}) to the MLA cache at the row's slot and
 // position. A thread copies one channel.
 struct {{ args }} {
     uint rows;
@@ -24,6 +24,6 @@ kernel void {{ name }}(
     }
 {% endif %}
     const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(positions[row])) * {{ record }}ul + ulong(channel);
-    const float value = channel < {{ width }}u ? latent[row * {{ width }}u + channel] : key[row * {{ turned }}u + channel - {{ width }}u];
+    const float value = channel < {{ width }}u ? latent[row * {{ width }}u + channel] : key[row * {{ rope_width }}u + channel - {{ width }}u];
     latents[target] = {{ element }}(value);
 }

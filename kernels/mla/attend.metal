@@ -8,7 +8,7 @@
         }
 {% endmacro %}
 // MLA attention in absorbed form: softmax({{ scale }} * (q c + r k)) c. All {{ heads }} heads share the
-// latents c of {{ width }} channels and the RoPE keys k of {{ turned }}; a cache line contains both.
+// latents c of {{ width }} channels and the RoPE keys k of {{ rope_width }}; a cache line contains both.
 //
 // A threadgroup processes one KV split and {{ group }} heads; each of its simdgroups processes
 // {{ heads_each }} of them. A line is loaded once, and is used as key and then as value of these heads. No
@@ -47,7 +47,7 @@ kernel void {{ name }}(
     device const float* gain [[buffer({{ slot() }})]],
     device {{ element }}* latents [[buffer({{ slot() }})]],
 {% else %}
-    device const float* turned [[buffer({{ slot() }})]],
+    device const float* q_rope [[buffer({{ slot() }})]],
     device const {{ element }}* latents [[buffer({{ slot() }})]],
 {% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
@@ -62,7 +62,7 @@ kernel void {{ name }}(
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
 {% if prologue %}
-    threadgroup float turned[{{ group * turned }}];  // RoPE queries of all heads
+    threadgroup float q_rope[{{ group * rope_width }}];  // RoPE queries of all heads
     threadgroup float line[{{ padded }}];  // the row's latent and RoPE key, then zeros
 {% if simdgroups > 1 %}
     threadgroup float shares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
@@ -104,18 +104,18 @@ kernel void {{ name }}(
 {% endif %}
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
-        device const float* query = queries + row * {{ queries_pitch }}u + {{ turned_first }}u + {{ "min(first + h, " ~ (heads - 1) ~ "u)" if idle_heads else "(first + h)" }} * {{ turned }}u;
-        threadgroup float* target = turned + (simdgroup_id * {{ heads_each }}u + h) * {{ turned }}u;
+        device const float* query = queries + row * {{ queries_pitch }}u + {{ q_rope_first }}u + {{ "min(first + h, " ~ (heads - 1) ~ "u)" if idle_heads else "(first + h)" }} * {{ rope_width }}u;
+        threadgroup float* target = q_rope + (simdgroup_id * {{ heads_each }}u + h) * {{ rope_width }}u;
         for (uint k = lane; k < {{ half }}u; k += 32u) {
             const uint one = {{ one }};
             const uint other = {{ other }};
             float2 channels = float2(query[one], query[other]);
 {% if pairs < half %}
             if (k < {{ pairs }}u) {
-                channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+                channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% else %}
-            channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+            channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
             target[one] = channels.x;
             target[other] = channels.y;
@@ -150,9 +150,9 @@ kernel void {{ name }}(
         const uint head = row * {{ heads }}u + {{ "min(first + h, " ~ (heads - 1) ~ "u)" if idle_heads else "first + h" }};
         device const float* plain = q + head * {{ width }}u;
 {% if prologue %}
-        threadgroup const float* turning = turned + (simdgroup_id * {{ heads_each }}u + h) * {{ turned }}u;
+        threadgroup const float* head_rope = q_rope + (simdgroup_id * {{ heads_each }}u + h) * {{ rope_width }}u;
 {% else %}
-        device const float* turning = turned + head * {{ turned }}u;
+        device const float* head_rope = q_rope + head * {{ rope_width }}u;
 {% endif %}
         #pragma unroll
         for (uint c = 0u; c < {{ chunks }}u; c++) {
@@ -163,7 +163,7 @@ kernel void {{ name }}(
                 if (at < {{ width }}u) {
                     value = plain[at];
                 } else if (at < {{ record }}u) {
-                    value = turning[at - {{ width }}u];
+                    value = head_rope[at - {{ width }}u];
                 }
                 query[h][c][i] = {{ scale }} * value;
             }

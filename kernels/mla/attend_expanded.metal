@@ -4,19 +4,19 @@
 {%- endmacro %}
 {% macro vector(step) %}{{ "float" ~ step if step > 1 else "float" }}{% endmacro %}
 {# Channels of a key or a query from `c` on: those of its head, those with RoPE, then zeros. #}
-{% macro joined(plain, turning) %}
+{% macro joined(plain, head_rope) %}
         {{ vector(key_step) }} value = {{ vector(key_step) }}(0.0f);
         if (c < {{ keys }}u) {
             value = *(device const {{ vector(key_step) }}*)({{ plain }} + c);
-        } else {% if padded != keys + turned %}if (c < {{ keys + turned }}u) {% endif %}{
-            value = *(device const {{ vector(key_step) }}*)({{ turning }} + c - {{ keys }}u);
+        } else {% if padded != keys + rope_width %}if (c < {{ keys + rope_width }}u) {% endif %}{
+            value = *(device const {{ vector(key_step) }}*)({{ head_rope }} + c - {{ keys }}u);
         }
 {%- endmacro %}
 {% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
 {% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
 // MLA attention in expanded form: softmax({{ scale }} * (q k + r t)) v for many rows of one slot, over one KV
 // tile. Each head has its own keys k of {{ keys }} channels and values v of {{ values }}; all {{ heads }}
-// heads share the RoPE keys t of {{ turned }}. A threadgroup processes 8 rows of one head, {{ tile }}
+// heads share the RoPE keys t of {{ rope_width }}. A threadgroup processes 8 rows of one head, {{ tile }}
 // positions at a time. Scores and sums of values are products of 8 by 8 matrices, divided among 4 simdgroups.
 // The softmax is online.
 //
@@ -32,9 +32,9 @@ struct {{ args }} {
 [[max_total_threads_per_threadgroup(128)]]
 kernel void {{ name }}(
     device const float* q [[buffer({{ slot() }})]],
-    device const float* turned [[buffer({{ slot() }})]],
+    device const float* q_rope [[buffer({{ slot() }})]],
     device const float* keys [[buffer({{ slot() }})]],
-    device const float* turned_keys [[buffer({{ slot() }})]],
+    device const float* k_rope [[buffer({{ slot() }})]],
     device const float* values [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
@@ -56,7 +56,7 @@ kernel void {{ name }}(
         const uint r = i / {{ padded // key_step }}u;
         const uint c = i % {{ padded // key_step }}u * {{ key_step }}u;
         const uint row = min(first + r, last);
-{{ joined("q + row * " ~ queries_pitch ~ "u + head * " ~ keys ~ "u", "turned + (row * " ~ heads ~ "u + head) * " ~ turned ~ "u") }}
+{{ joined("q + row * " ~ queries_pitch ~ "u + head * " ~ keys ~ "u", "q_rope + (row * " ~ heads ~ "u + head) * " ~ rope_width ~ "u") }}
         *(threadgroup {{ vector(key_step) }}*)(staged + r * {{ pitch }}u + c) = value;
     }
     if (thread_id < 64u) {
@@ -132,7 +132,7 @@ kernel void {{ name }}(
             const uint p = i / {{ padded // key_step }}u;
             const uint c = i % {{ padded // key_step }}u * {{ key_step }}u;
             const uint row = min(start + p, longest - 1u) - args.begin;
-{{ joined("keys + (row * " ~ heads ~ "u + head) * " ~ keys ~ "u", "turned_keys + row * " ~ turned ~ "u") | indent(4, true) }}
+{{ joined("keys + (row * " ~ heads ~ "u + head) * " ~ keys ~ "u", "k_rope + row * " ~ rope_width ~ "u") | indent(4, true) }}
             *(threadgroup {{ vector(key_step) }}*)(staged + p * {{ pitch }}u + c) = value;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -1,4 +1,4 @@
-// Loads a KV tile of a slot as f32, with latents ({{ width }} channels) and RoPE keys ({{ turned }}) in
+// Loads a KV tile of a slot as f32, with latents ({{ width }} channels) and RoPE keys ({{ rope_width }}) in
 // separate buffers. A row is a position, and a thread copies one channel. All rows of the pass belong to one
 // slot.
 struct {{ args }} {
@@ -12,8 +12,8 @@ struct {{ args }} {
 kernel void {{ name }}(
     device const {{ element }}* latents [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
-    device float* share [[buffer({{ slot() }})]],
-    device float* turned_keys [[buffer({{ slot() }})]],
+    device float* latent_tile [[buffer({{ slot() }})]],
+    device float* k_rope [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]]) {
@@ -27,8 +27,8 @@ kernel void {{ name }}(
     const ulong position = ulong(slots[0]) * ulong(args.context) + ulong(args.begin + row);
     const float value = float(latents[position * {{ record }}ul + ulong(channel)]);
     if (channel < {{ width }}u) {
-        share[row * {{ width }}u + channel] = value;
+        latent_tile[row * {{ width }}u + channel] = value;
     } else {
-        turned_keys[row * {{ turned }}u + channel - {{ width }}u] = value;
+        k_rope[row * {{ rope_width }}u + channel - {{ width }}u] = value;
     }
 }

@@ -1,5 +1,5 @@
 // Applies RoPE to the RoPE queries (heads: {{ heads }}). Normalizes the row's latent of {{ width }} channels,
-// applies RoPE to its key of {{ turned }}, and appends both to the MLA cache at the row's slot and position.
+// applies RoPE to its key of {{ rope_width }}, and appends both to the MLA cache at the row's slot and position.
 // The first threadgroup of a row does the latter; in the others a thread processes one pair of channels of a
 // query.
 
@@ -27,7 +27,7 @@ kernel void {{ name }}(
     device const float* gain [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
-    device float* turned [[buffer({{ slot() }})]],
+    device float* q_rope [[buffer({{ slot() }})]],
     device {{ element }}* latents [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
@@ -71,16 +71,16 @@ kernel void {{ name }}(
     const uint k = pair % {{ half }}u;
     const uint one = {{ one }};
     const uint other = {{ other }};
-    device const float* query = queries + row * {{ queries_pitch }}u + {{ turned_first }}u + head * {{ turned }}u;
+    device const float* query = queries + row * {{ queries_pitch }}u + {{ q_rope_first }}u + head * {{ rope_width }}u;
     float2 channels = float2(query[one], query[other]);
 {% if pairs < half %}
     if (k < {{ pairs }}u) {
-        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
 {% else %}
-    channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+    channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
-    device float* target = turned + (row * {{ heads }}u + head) * {{ turned }}u;
+    device float* target = q_rope + (row * {{ heads }}u + head) * {{ rope_width }}u;
     target[one] = channels.x;
     target[other] = channels.y;
 }

@@ -6,7 +6,7 @@
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 // y {{ assign }} the sum over a row's {{ chosen }} experts of weight *
 // {{ "(W x + bias)" if bias else "W x" }}, each with its own x. The experts' matrices are [{{ outputs }},
-// {{ inputs }}] in {{ stored }}, {{ record }} bytes apart; `seats` maps experts to cache slots.
+// {{ inputs }}] in {{ stored }}, {{ record }} bytes apart; `expert_slots` maps experts to cache slots.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane
 // loads every 32nd packet of {{ packet_bytes }} bytes of any of them, so that all lanes are used with narrow
@@ -33,7 +33,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
-    device const uint* seats [[buffer({{ slot() }})]],
+    device const uint* expert_slots [[buffer({{ slot() }})]],
     device const uint* routes [[buffer({{ slot() }})]],
     device const float* x [[buffer({{ slot() }})]],
 {% if bias %}
@@ -60,17 +60,17 @@ kernel void {{ name }}(
     device float* own_y = y + group.y * {{ outputs }}u;
 
 {% if not leaves %}
-    bool is_seated = true;
+    bool is_cached = true;
     for (uint slot = 0u; slot < {{ chosen }}u; slot++) {
-        is_seated = is_seated && seats[own_routes[slot]] != 0xffffffffu;
+        is_cached = is_cached && expert_slots[own_routes[slot]] != 0xffffffffu;
     }
 
 {% endif %}
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint place = lane; {{ "" if leaves else "is_seated && " }}place < {{ chosen * packets }}u; place += 32u) {
+    for (uint place = lane; {{ "" if leaves else "is_cached && " }}place < {{ chosen * packets }}u; place += 32u) {
         const uint slot = place / {{ packets }}u;
         const uint packet = place % {{ packets }}u;
-        const uint seat = seats[own_routes[slot]];
+        const uint cache_slot = expert_slots[own_routes[slot]];
 {% filter indent(4, first=true) %}
 {% include "moe/parts/expert_planes" %}
 {% endfilter %}
@@ -157,7 +157,7 @@ kernel void {{ name }}(
         row_sum = lane == r ? sum : row_sum;
     }
     const uint output = first + lane;
-    if (lane < {{ rows_per_simdgroup }}u{{ exists }} && is_seated) {
+    if (lane < {{ rows_per_simdgroup }}u{{ exists }} && is_cached) {
 {% if bias %}
 {% include "moe/parts/add_bias" %}
         own_y[output] {{ assign }} row_sum + biased;

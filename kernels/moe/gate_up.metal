@@ -5,7 +5,7 @@
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts
 // of a row. Rows of an expert's matrix alternate gate and up. Matrices are [{{ outputs }}, {{ inputs }}] in
-// {{ stored }}, {{ record }} bytes apart; `seats` maps experts to cache slots.
+// {{ stored }}, {{ record }} bytes apart; `expert_slots` maps experts to cache slots.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane loads every 32nd packet
 // of {{ packet_bytes }} bytes straight to registers, and reuses its values of x for all rows.
@@ -31,7 +31,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
-    device const uint* seats [[buffer({{ slot() }})]],
+    device const uint* expert_slots [[buffer({{ slot() }})]],
 {% if routing %}
     device const float* logits [[buffer({{ slot() }})]],
 {% if correction %}
@@ -79,12 +79,12 @@ kernel void {{ name }}(
 {% else %}
     const uint expert = routes[group.z * {{ 2 * chosen }}u + group.y];
 {% endif %}
-    const uint seat = seats[expert];
-    const bool is_seated = seat != 0xffffffffu;
+    const uint cache_slot = expert_slots[expert];
+    const bool is_cached = cache_slot != 0xffffffffu;
 {% include "moe/parts/expert_planes" %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint packet = lane; is_seated && packet < {{ packets }}u; packet += 32u) {
+    for (uint packet = lane; is_cached && packet < {{ packets }}u; packet += 32u) {
         // Weights first: all loads are in flight before the first is used.
 {% if ragged %}
         // Rows past the last repeat it.
@@ -137,7 +137,7 @@ kernel void {{ name }}(
         own_sums = lane == p ? sum : own_sums;
     }
     const uint output = first + 2u * lane;
-    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }} && is_seated) {
+    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }} && is_cached) {
 {% if bias or limit is not none %}
 {% if norm %}
         own_sums *= by_norm;

@@ -12,7 +12,7 @@
 // x{% else %}W x{% endif %} for every pair of a row and one of its {{ chosen }} experts; each expert's W is
 // [{{ outputs }}, {{ inputs }}] in
 // {{ stored }}{{ ", and its rows alternate gate and up" if gating else "" }}. They are {{ record }} bytes
-// apart; `seats` maps experts to cache slots.
+// apart; `expert_slots` maps experts to cache slots.
 //
 // A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }}
 // outputs, 32 columns at a time. Both are staged in threadgroup memory as
@@ -29,7 +29,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
-    device const uint* seats [[buffer({{ slot() }})]],
+    device const uint* expert_slots [[buffer({{ slot() }})]],
     device const uint* pairs [[buffer({{ slot() }})]],
     device const uint* tiles [[buffer({{ slot() }})]],
     device const float* x [[buffer({{ slot() }})]],
@@ -49,8 +49,8 @@ kernel void {{ name }}(
     const uint pairs_of_tile = tiles[group.x * 3u + 2u];
     const uint tile = group.x * min(pairs_of_tile, 1u);
     const uint expert = tiles[tile * 3u];
-    const uint seat = seats[expert];
-    const uint count = seat == 0xffffffffu ? 0u : pairs_of_tile;
+    const uint cache_slot = expert_slots[expert];
+    const uint count = cache_slot == 0xffffffffu ? 0u : pairs_of_tile;
 {% include "moe/parts/expert_planes" %}
     device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;

@@ -34,8 +34,8 @@ kernel void {{ name }}(
     device const float* query [[buffer({{ slot() }})]],
     device const float* key [[buffer({{ slot() }})]],
     device const float* value [[buffer({{ slot() }})]],
-    device const float* time [[buffer({{ slot() }})]],
-    device const float* strength [[buffer({{ slot() }})]],
+    device const float* dt [[buffer({{ slot() }})]],
+    device const float* beta [[buffer({{ slot() }})]],
 {% endif %}
     device const float* rate [[buffer({{ slot() }})]],
     device const float* bias [[buffer({{ slot() }})]],

@@ -24,8 +24,8 @@ kernel void {{ name }}(
     device const float* query [[buffer({{ slot() }})]],
     device const float* key [[buffer({{ slot() }})]],
     device const float* value [[buffer({{ slot() }})]],
-    device const float* time [[buffer({{ slot() }})]],
-    device const float* strength [[buffer({{ slot() }})]],
+    device const float* dt [[buffer({{ slot() }})]],
+    device const float* beta [[buffer({{ slot() }})]],
 {% endif %}
     device const float* rate [[buffer({{ slot() }})]],
     device const float* bias [[buffer({{ slot() }})]],
@@ -83,14 +83,14 @@ kernel void {{ name }}(
         device const {{ vector }}* key_row = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u + key_head * {{ keys }}u);
         const float row_value = own_convolved[{{ 2 * key_heads * keys }}u + head * {{ values }}u + column];
         device const float* gates = inputs + row * {{ pitch }}u + {{ channels }}u;
-        const float beta = sigmoid(gates[{{ heads * values }}u + head]);
-        const float dt = gates[{{ heads * values + heads }}u + head];
+        const float head_beta = sigmoid(gates[{{ heads * values }}u + head]);
+        const float head_dt = gates[{{ heads * values + heads }}u + head];
 {% else %}
         device const {{ vector }}* query_row = (device const {{ vector }}*)(query + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
         device const {{ vector }}* key_row = (device const {{ vector }}*)(key + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
         const float row_value = value[(row * {{ heads }}u + head) * {{ values }}u + column];
-        const float beta = strength[row * {{ heads }}u + head];
-        const float dt = time[row * {{ heads }}u + head];
+        const float head_beta = beta[row * {{ heads }}u + head];
+        const float head_dt = dt[row * {{ heads }}u + head];
 {% endif %}
 
 {% include "recurrent/parts/state_readout" %}

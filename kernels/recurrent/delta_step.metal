@@ -100,8 +100,8 @@ kernel void {{ name }}(
         threadgroup const {{ vector }}* key_row = convolved + {{ keys // step }}u;
         const float row_value = made[{{ 2 * keys }}u + column];
         device const float* gates = own_inputs + {{ channels }}u;
-        const float beta = sigmoid(gates[{{ heads * values }}u + head]);
-        const float dt = gates[{{ heads * values + heads }}u + head];
+        const float head_beta = sigmoid(gates[{{ heads * values }}u + head]);
+        const float head_dt = gates[{{ heads * values + heads }}u + head];
 
 {% include "recurrent/parts/state_readout" %}
 

@@ -2,7 +2,7 @@
 //! continues.
 
 use crate::breakable::Disk;
-use crate::http::Asked;
+use crate::http::OpenResponse;
 use crate::server::Server;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -76,7 +76,7 @@ fn folder(built: &Program) -> TempDir {
 }
 
 /// Appends the text of a stream and returns the error that it ends with.
-fn read_stream(mut stream: Asked, text: &mut String) -> Option<String> {
+fn read_stream(mut stream: OpenResponse, text: &mut String) -> Option<String> {
     while let Some(data) = stream.event().filter(|data| data != "[DONE]") {
         let event: Value = serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}"));
         if let Some(message) = event["error"]["message"].as_str() {

@@ -1,6 +1,6 @@
 //! A compiled program as a server, and a client.
 
-use crate::http::{Asked, Response, send};
+use crate::http::{OpenResponse, Response, send};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ impl Server {
     }
 
     /// Sends a completion request.
-    pub(crate) fn ask(&self, request: &Value) -> Asked {
+    pub(crate) fn ask(&self, request: &Value) -> OpenResponse {
         let headers = [("Content-Type", "application/json")];
         send(self.address, "POST", COMPLETIONS, &headers, &request.to_string())
     }

@@ -155,7 +155,7 @@ fn metal_output_matches_the_reference() {
 fn metal_expanded_mla_matches_the_reference() {
     every_model(|built| {
         let text = std::fs::read_to_string(built.directory.join("src/kernels.metal"));
-        let unfolds = text.expect("a crate has kernels").contains("kernel void attend_unfolded");
+        let unfolds = text.expect("a crate has kernels").contains("kernel void attend_expanded");
         let prompts = if unfolds { golden(&built.model) } else { Vec::new() };
         let requests: Vec<Request> = prompts
             .iter()

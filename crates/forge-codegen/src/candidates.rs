@@ -20,7 +20,7 @@ struct ChoiceText {
     /// Display name.
     name: String,
     rows: &'static str,
-    said: Vec<Named>,
+    key_values: Vec<Named>,
     sums: String,
     kernels: Vec<String>,
     own: LayoutText,
@@ -78,7 +78,7 @@ impl Context {
         let choice = |choice: &TuningProblem| ChoiceText {
             name: choice.subject.describe(),
             rows: choice.subject.rows().name(),
-            said: named(&choice.subject, key_value),
+            key_values: named(&choice.subject, key_value),
             sums: sums(&choice.subject, &choice.own),
             kernels: choice.kernels.iter().map(|kernel| plan.kernels[*kernel].name.clone()).collect(),
             own: layout(&choice.own, choice.subject.rows()),

@@ -143,7 +143,7 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
         (None, _) => String::new(),
     };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
-    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, LatentCache { width: 0, turned: 0 }));
+    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, LatentCache { width: 0, rope_width: 0 }));
     let (chosen, expert) = experts_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN_SIZE"),
@@ -162,8 +162,8 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
         ("partials", heads * (head + 2), "NUM_ATTENTION_HEADS * (HEAD_DIM + 2)"),
         ("latent_query", latent_heads * latents.width, "NUM_ATTENTION_HEADS * KV_LORA_RANK"),
         ("latent_heads", latent_heads * latents.width, "NUM_ATTENTION_HEADS * KV_LORA_RANK"),
-        ("share", latents.width, "KV_LORA_RANK"),
-        ("turned_keys", latents.turned, "QK_ROPE_HEAD_DIM"),
+        ("latent_tile", latents.width, "KV_LORA_RANK"),
+        ("k_rope", latents.rope_width, "QK_ROPE_HEAD_DIM"),
         ("carried", 2 * latent_heads, "2 * NUM_ATTENTION_HEADS"),
         ("partials", latent_heads * (latents.width + 2), "NUM_ATTENTION_HEADS * (KV_LORA_RANK + 2)"),
     ];
@@ -201,10 +201,10 @@ fn about(name: &str) -> &'static str {
         "heads" => "attention output",
         "latent_query" => "queries in latent space (absorbed MLA)",
         "latent_heads" => "attention output in latent space",
-        "share" => "latents of one tile of positions",
-        "turned_keys" => "RoPE part of the tile's keys",
-        "unfolded_keys" => "expanded keys of the tile, all heads",
-        "unfolded_values" => "expanded values of the tile, all heads",
+        "latent_tile" => "latents of one tile of positions",
+        "k_rope" => "RoPE part of the tile's keys",
+        "expanded_keys" => "expanded keys of the tile, all heads",
+        "expanded_values" => "expanded values of the tile, all heads",
         "carried" => "softmax maximum and sum of each head, carried from tile to tile",
         "rotated_query" => "RoPE part of the queries",
         "routes" => "experts of each row in descending order of weight, and the bits of their weights",

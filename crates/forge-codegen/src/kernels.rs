@@ -77,7 +77,7 @@ const OUTPUTS: usize = 16;
 /// Rows and stored columns of a kernel's matrix, or of each expert's, if the CPU can repack it into strips.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
     let (format, [rows, columns], is_whole) = match spec {
-        Spec::Project(of) if !of.op.chooses => (of.op.format, [of.op.outputs, of.op.inputs], true),
+        Spec::Linear(of) if !of.op.chooses => (of.op.format, [of.op.outputs, of.op.inputs], true),
         Spec::Embed(of) => (of.format, [of.vocabulary, of.width], true),
         Spec::ExpertsInner(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
         Spec::ExpertsSum(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
@@ -87,7 +87,7 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
     (format.is_repackable() && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
-/// The CPU implementation of an operation as a Rust expression: `cpu::project::<Q4_0>(call, &ops::Linear { .. })`.
+/// The CPU implementation of an operation as a Rust expression: `cpu::linear::<Q4_0>(call, &ops::Linear { .. })`.
 fn cpu(op: &KernelOp) -> String {
     // Functions that read weights are generic over the weight format.
     let format = op.weight_format().map_or_else(String::new, |format| format!("::<{}>", format.rust_type()));

@@ -59,7 +59,7 @@ pub(crate) struct Context {
     scratches: Vec<ScratchText>,
     split_positions: usize,
     /// Whether large batches may expand latents to keys and values (MLA).
-    unfolds: bool,
+    expands_mla: bool,
     format_imports: String,
     kernel_format_imports: String,
 }
@@ -193,7 +193,7 @@ impl Context {
             next_gains: next_gains(plan),
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
-            unfolds: plan.unfold.is_some(),
+            expands_mla: plan.mla_expand.is_some(),
             format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),
             kernel_format_imports: format!("{{self, {}}}", kernels.weight_types.join(", ")),
             kernels,
@@ -211,8 +211,8 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
             false => format!("{heads} query heads over {key_heads} key/value heads of {width}"),
         });
     }
-    if let Some((heads, LatentCache { width, turned })) = latent_shape(plan) {
-        summary.push(format!("{heads} MLA heads, kv_lora_rank {width}, rope head dim {turned}"));
+    if let Some((heads, LatentCache { width, rope_width })) = latent_shape(plan) {
+        summary.push(format!("{heads} MLA heads, kv_lora_rank {width}, rope head dim {rope_width}"));
     }
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
@@ -254,7 +254,7 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
 /// Query heads and latent cache of the first MLA layer.
 pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
     latent_attend(plan)
-        .map(|attend| (attend.heads, LatentCache { width: attend.width, turned: attend.turned }))
+        .map(|attend| (attend.heads, LatentCache { width: attend.width, rope_width: attend.rope_width }))
 }
 
 pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
@@ -301,7 +301,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
             "Threadgroups that compute the heads of one row.",
         );
         constant("KV_LORA_RANK", attend.width, "Width of the compressed KV latent.");
-        constant("QK_ROPE_HEAD_DIM", attend.turned, "Width of the part of a key that RoPE rotates.");
+        constant("QK_ROPE_HEAD_DIM", attend.rope_width, "Width of the part of a key that RoPE rotates.");
     }
     if let Some(width) = feed_forward(plan) {
         constant("INTERMEDIATE_SIZE", width, "Inner width of the MLP.");
@@ -313,10 +313,10 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("VOCAB_SIZE", plan.model.vocabulary, "Vocabulary size.");
     constant("MAX_CONTEXT", plan.context, "Maximum context length in tokens.");
     constant("PREFILL_CHUNK", plan.chunk, "Maximum rows of one pass; longer prompts take several passes.");
-    if let Some(unfold) = plan.unfold {
+    if let Some(mla_expand) = plan.mla_expand {
         let from = "Rows of one sequence from which prefill expands latents to keys and values, which takes fewer operations.";
-        constant("MLA_EXPAND_MIN_ROWS", unfold.from, from);
-        constant("MLA_EXPAND_TILE", unfold.share, "Maximum positions expanded at once.");
+        constant("MLA_EXPAND_MIN_ROWS", mla_expand.min_rows, from);
+        constant("MLA_EXPAND_TILE", mla_expand.tile, "Maximum positions expanded at once.");
     }
     constant("SMALL_BATCH_MAX", FEW, "Maximum rows that use the decode-sized kernels.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spelled_for_their_place() {
+    fn names_follow_the_case_of_their_use() {
         let crates = [
             ("SmolLM2-135M.Instruct", "smollm2-135m-instruct"),
             ("7b", "model-7b"),

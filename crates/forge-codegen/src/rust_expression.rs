@@ -258,8 +258,8 @@ mod tests {
         let gate = Epilogue::Gate(Gating::Plain(forge_ops::Activation::GeluTanh));
         assert_eq!(expression(&gate), "ops::Epilogue::Gate(ops::Gating::Plain(ops::Activation::GeluTanh))");
         assert_eq!(
-            expression(&Function::Each(UnaryOp::Softcap(30.0))),
-            "ops::Function::Each(ops::UnaryOp::Softcap(30.0))"
+            expression(&Function::Unary(UnaryOp::Softcap(30.0))),
+            "ops::Function::Unary(ops::UnaryOp::Softcap(30.0))"
         );
         assert_eq!(expression(&None::<usize>), "None");
     }

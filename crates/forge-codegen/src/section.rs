@@ -93,14 +93,14 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         let phrases = more.iter().filter(|(count, _)| *count > 0);
         let mut more_phrase: String =
             phrases.map(|(count, when)| format!(", and {count} more {when}")).collect();
-        let [always, folded, unfolded] =
-            [Condition::Always, Condition::Folded, Condition::Unfolded].map(count);
-        if unfolded > 0 {
-            more_phrase += &format!("; with expanded latents {unfolded} per tile instead of {folded}");
+        let [always, absorbed, expanded] =
+            [Condition::Always, Condition::Absorbed, Condition::Expanded].map(count);
+        if expanded > 0 {
+            more_phrase += &format!("; with expanded latents {expanded} per tile instead of {absorbed}");
         }
         ScheduleText {
             steps: steps(plan, kernels, section, schedule, Caller::Layer),
-            dispatches: always + folded,
+            dispatches: always + absorbed,
             more_phrase,
         }
     };

@@ -50,8 +50,8 @@ fn condition(condition: Condition) -> Option<&'static str> {
         Condition::Always => None,
         Condition::Split => Some("if b.kv_splits > 1"),
         Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
-        Condition::Folded => Some("if b.expanded == 0"),
-        Condition::Unfolded => Some("for tile in b.tiles()"),
+        Condition::Absorbed => Some("if b.expanded == 0"),
+        Condition::Expanded => Some("for tile in b.tiles()"),
         Condition::Greedy => Some("if h.sampling.is_none()"),
         Condition::Drawn => Some("if let Some(sampling) = h.sampling"),
     }
@@ -91,7 +91,7 @@ fn step_text(
 
 fn scalar(name: &str, step: &Step, caller: Caller) -> String {
     match (name, caller) {
-        ("rows", _) if step.of_share => "tile.end - tile.begin".to_owned(),
+        ("rows", _) if step.of_tile => "tile.end - tile.begin".to_owned(),
         ("begin" | "end", _) => format!("tile.{name}"),
         // These differ between layers.
         ("capacity", _) => format!("cache.{name}"),
@@ -127,6 +127,6 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Batch(BatchColumn::Wanted) => "h.row_indices".to_owned(),
         Operand::Batch(BatchColumn::Next) => "h.next_tokens".to_owned(),
         Operand::Batch(column) => format!("b.{}", column.name()),
-        Operand::Seats => "b.expert_slots".to_owned(),
+        Operand::ExpertSlots => "b.expert_slots".to_owned(),
     }
 }

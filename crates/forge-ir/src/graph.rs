@@ -104,7 +104,7 @@ pub enum Op {
         scale: f32,
     },
     /// Learned position embedding: x -> x + table row of its position
-    Place {
+    PositionEmbedding {
         /// `[positions, width]`
         table: ParamId,
     },
@@ -164,14 +164,14 @@ pub enum Op {
         sinks: Option<ParamId>,
     },
     /// x -> for every head, its matrix times its part of x. The weight stacks the matrices of all heads; if
-    /// `turned`, each is transposed.
-    EachHead {
+    /// `transposed`, each is transposed.
+    PerHeadLinear {
         /// `[heads * rows, columns]`
         weight: ParamId,
         /// Heads in x.
         heads: usize,
         /// Whether the matrices are transposed.
-        turned: bool,
+        transposed: bool,
     },
     /// MLA in absorbed form. (queries, rope queries, latents, rope keys) -> for every head, softmax(scale *
     /// (q·c + r·k)) c over its slot's positions so far. q and r are the head's parts of the queries; c and k
@@ -228,9 +228,9 @@ pub enum Op {
         factor: ParamId,
     },
     /// (x, y) -> x; y becomes the per-layer inputs.
-    Leave,
+    StorePerLayerInputs,
     /// nothing -> the columns of the per-layer inputs that are bound to a parameter.
-    Take {
+    PerLayerInput {
         /// The parameter.
         part: ParamId,
     },

@@ -43,8 +43,8 @@ impl Display for State {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
-            State::Latents(LatentCache { width, turned }) => {
-                write!(f, "latents of {width}, rope keys of {turned}")
+            State::Latents(LatentCache { width, rope_width }) => {
+                write!(f, "latents of {width}, rope keys of {rope_width}")
             }
             State::Tail(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
             State::Memory(RecurrentState { heads, keys, values }) => {
@@ -126,7 +126,7 @@ fn expression(body: &Body, node: &Node) -> String {
             let gain = gain.map_or_else(String::new, |gain| format!(", {}", name(gain)));
             format!("rms_norm({x}{parts}{gain}, epsilon {epsilon:e})")
         }
-        Op::Place { table } => format!("{x} + {}[positions]", name(*table)),
+        Op::PositionEmbedding { table } => format!("{x} + {}[positions]", name(*table)),
         Op::LayerNorm { gain, bias, epsilon } => {
             let plus = bias.map_or_else(String::new, |bias| format!(" + {}", name(bias)));
             format!("layer_norm({x}, {}, epsilon {epsilon:e}){plus}", name(*gain))
@@ -166,9 +166,9 @@ fn expression(body: &Body, node: &Node) -> String {
             let cache = name(*cache);
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}{sinks}, {cache})")
         }
-        Op::EachHead { weight, heads, turned } => {
-            let turned = if *turned { "turned " } else { "" };
-            format!("{turned}{} of each of {heads} heads {x}", name(*weight))
+        Op::PerHeadLinear { weight, heads, transposed } => {
+            let transposed = if *transposed { "transposed " } else { "" };
+            format!("{transposed}{} of each of {heads} heads {x}", name(*weight))
         }
         Op::LatentAttention { heads, scale, cache } => {
             format!("latent_attention({x}, {heads} heads, scale {scale}, {})", name(*cache))
@@ -206,8 +206,8 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Scale(factor) => format!("{x} * {factor}"),
         Op::ScaleBy { factor } => format!("{x} * {}", name(*factor)),
-        Op::Leave => format!("{}, per-layer inputs = {}", values[0], values[1]),
-        Op::Take { part } => format!("take({})", name(*part)),
+        Op::StorePerLayerInputs => format!("{}, per-layer inputs = {}", values[0], values[1]),
+        Op::PerLayerInput { part } => format!("per_layer_input({})", name(*part)),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

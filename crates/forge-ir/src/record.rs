@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_lie_one_after_the_other_and_records_fill_pages() {
+    fn planes_are_contiguous_and_records_are_whole_pages() {
         let record = Record::of(&[(Format::Q8_0, [3, 40]), (Format::F16, [5, 32])]);
         assert_eq!(record.matrices, [[0..192, 192..204], [256..576, 576..576]]);
         assert_eq!(record.bytes, 4096);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_has_a_width() {
+    fn computes_output_widths_and_rejects_mismatches() {
         let body = &body();
         assert_eq!(convolve(body, [0, 1].map(ParamId), 6), Ok(6));
         for keys in [3, 6, 12] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn rejects_shapes_that_do_not_match() {
         let body = &body();
         let convolved = |params: [usize; 2], x| convolve(body, params.map(ParamId), x);
         let timed = |vectors: [usize; 2], by, memory, inputs: [usize; 5]| {
@@ -98,7 +98,7 @@ mod tests {
         };
         let ruled = |by, memory, inputs| timed([2, 2], by, memory, inputs);
         let fit = [6, 6, 20, 4, 4];
-        for (told, result) in [
+        for (expected, result) in [
             ("is not a conv state", convolved([0, 3], 6)),
             ("width 6 does not match input width 7", convolved([0, 1], 7)),
             ("has no rows", convolved([0, 5], 24)),
@@ -115,8 +115,8 @@ mod tests {
             ("of widths [3, 6, 20, 4, 4]", ruled([1.0, 1e-6], 3, [3, 6, 20, 4, 4])),
             ("of widths [6, 6, 20, 4, 1]", ruled([1.0, 1e-6], 3, [6, 6, 20, 4, 1])),
         ] {
-            let why = result.expect_err(told);
-            assert!(why.contains(told), "should say {told}: {why}");
+            let why = result.expect_err(expected);
+            assert!(why.contains(expected), "expected {expected}: {why}");
         }
     }
 }

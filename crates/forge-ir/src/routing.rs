@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_chosen_is_refused() {
+    fn rejects_impossible_routing() {
         let plain = || Routing {
             scores: Scores::Sigmoid,
             chosen: 2,

@@ -22,8 +22,8 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
         Op::LatentAttention { .. } => 4,
         // With the queries alone, it reads another layer's cache.
         Op::Attention { .. } if inputs.len() != 1 => 3,
-        Op::Multiply | Op::Add | Op::Experts(_) | Op::Leave => 2,
-        Op::Take { .. } => 0,
+        Op::Multiply | Op::Add | Op::Experts(_) | Op::StorePerLayerInputs => 2,
+        Op::PerLayerInput { .. } => 0,
         _ => 1,
     };
     if inputs.len() != expected {
@@ -31,11 +31,11 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
     }
     let x = inputs.first().copied().unwrap_or(0);
     match op {
-        Op::Take { part } => match body.params.get(part.0).map(|param| &param.kind) {
+        Op::PerLayerInput { part } => match body.params.get(part.0).map(|param| &param.kind) {
             Some(ParamKind::Part(width)) => Ok(*width),
             _ => Err(format!("parameter {} is not a per-layer input parameter", part.0)),
         },
-        Op::Leave => Ok(x),
+        Op::StorePerLayerInputs => Ok(x),
         Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
             Err(format!("invalid scale {scale}"))
         }
@@ -51,7 +51,7 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
             [width] if width * parts == x => Ok(x),
             other => Err(format!("gain {other:?} does not match width {}", x / parts)),
         },
-        Op::Place { table } => match shape(body, *table)? {
+        Op::PositionEmbedding { table } => match shape(body, *table)? {
             [_, width] if *width == x => Ok(x),
             other => Err(format!("table {other:?} does not match width {x}")),
         },
@@ -110,7 +110,9 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
                 Ok(x)
             }
         }
-        Op::EachHead { weight, heads, turned } => mla::each_head(shape(body, *weight)?, *heads, *turned, x),
+        Op::PerHeadLinear { weight, heads, transposed } => {
+            mla::per_head_linear(shape(body, *weight)?, *heads, *transposed, x)
+        }
         Op::LatentAttention { heads, scale, cache } => mla::attention(body, *heads, *scale, *cache, inputs),
         Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
         Op::DeltaRule { rate, bias, scale, epsilon, memory } => {

@@ -32,7 +32,7 @@ pub struct LatentCache {
     /// Channels of a latent (`kv_lora_rank`).
     pub width: usize,
     /// Channels of a rope key (`qk_rope_head_dim`).
-    pub turned: usize,
+    pub rope_width: usize,
 }
 
 /// The last inputs of a causal convolution.

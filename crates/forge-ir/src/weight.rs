@@ -86,7 +86,7 @@ impl WeightSlice {
     }
 
     /// Whether it transposes columns to rows.
-    pub fn turns(self) -> bool {
+    pub fn transposes(self) -> bool {
         matches!(self, WeightSlice::Columns { .. } | WeightSlice::ColumnGroups { .. })
     }
 

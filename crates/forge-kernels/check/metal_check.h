@@ -25,7 +25,7 @@ constexpr half operator""h(long double value) {
     return half(value);
 }
 
-// Metal has no such type, and refuses what names it.
+// Metal has no such type, and rejects code that names it.
 #define double metal_has_no_double
 
 // Vectors, and their constructors. `float4(...)` is a macro's call; `float4 x` is no call, and means the type. What is

@@ -3,7 +3,7 @@
 // A lane holds two neighbours of a row, those that Apple's hardware gives it: row 4 r + c of the GPU's lanes has columns 2 c and
 // 2 c + 1 of row r. That is how the matrix units take a left factor and a sum. A right factor they take by columns: lane 4 n + c
 // has rows 2 c and 2 c + 1 of column n. Who loads a matrix loads it both ways, and the compiler drops the one that nobody
-// asks for; what was set or computed is turned by shuffles where it is a right factor.
+// asks for; what was set or computed is transposed by shuffles where it is a right factor.
 //
 // The units know products of 16 rows, of two left factors at once. Halves are multiplied exactly and added up in singles. A single is
 // the sum of two numbers of 11 bits, and of what they leave, and a product of singles the sum of three products: all but the
@@ -17,7 +17,7 @@ INLINE uint matrix_column() { return (own_unit_lane() & 3u) * 2u; }
 
 template <class T, int Columns, int Rows>
 INLINE thread typename simdgroup_matrix<T, Columns, Rows>::pair& simdgroup_matrix<T, Columns, Rows>::thread_elements() {
-    knows_turned = false;
+    has_transposed = false;
     return held;
 }
 
@@ -26,7 +26,7 @@ INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) 
     simdgroup_matrix<T, Columns, Rows> matrix;
     matrix.held.x = value;
     matrix.held.y = value;
-    matrix.knows_turned = false;
+    matrix.has_transposed = false;
     return matrix;
 }
 
@@ -40,9 +40,9 @@ INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) 
         const space T* across = corner + matrix_column() * stride + matrix_row();                                  \
         matrix.held.x = transpose ? across[0] : along[0];                                                          \
         matrix.held.y = transpose ? across[stride] : along[1];                                                     \
-        matrix.turned.x = transpose ? along[0] : across[0];                                                        \
-        matrix.turned.y = transpose ? along[1] : across[stride];                                                   \
-        matrix.knows_turned = true;                                                                                \
+        matrix.transposed.x = transpose ? along[0] : across[0];                                                    \
+        matrix.transposed.y = transpose ? along[1] : across[stride];                                               \
+        matrix.has_transposed = true;                                                                              \
     }                                                                                                              \
     template <class T>                                                                                             \
     INLINE void simdgroup_store(                                                                                   \
@@ -57,8 +57,8 @@ MATRIX_MEMORY_BODIES(threadgroup)
 
 // The two rows of its column that a lane holds of a right factor.
 template <class T>
-INLINE typename simdgroup_matrix<T, 8, 8>::pair turned(simdgroup_matrix<T, 8, 8> matrix) {
-    if (matrix.knows_turned) return matrix.turned;
+INLINE typename simdgroup_matrix<T, 8, 8>::pair transposed(simdgroup_matrix<T, 8, 8> matrix) {
+    if (matrix.has_transposed) return matrix.transposed;
     uint from = matrix_column() * 4u + matrix_row() / 2u;
     bool is_odd = matrix_row() & 1u;
     T first[2] = {unit_of(matrix.held.x, from), unit_of(matrix.held.y, from)};
@@ -125,7 +125,7 @@ INLINE void add_products(
     simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower,
     simdgroup_matrix<T, 8, 8> upper_left, simdgroup_matrix<T, 8, 8> lower_left, simdgroup_matrix<T, 8, 8> right) {
     float2 above = upper.thread_elements(), below = lower.thread_elements();
-    multiply(above, below, upper_left.held, lower_left.held, turned(right));
+    multiply(above, below, upper_left.held, lower_left.held, transposed(right));
     upper.held = above;
     lower.held = below;
 }
@@ -133,14 +133,14 @@ INLINE void add_products_ranged(
     simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower,
     simdgroup_matrix<float, 8, 8> upper_left, simdgroup_matrix<float, 8, 8> lower_left, simdgroup_matrix<float, 8, 8> right) {
     float2 above = upper.thread_elements(), below = lower.thread_elements();
-    multiply(above, below, most_of(upper_left.held), most_of(lower_left.held), most_of(turned(right)));
+    multiply(above, below, most_of(upper_left.held), most_of(lower_left.held), most_of(transposed(right)));
     upper.held = above;
     lower.held = below;
 }
 INLINE void add_product_ranged(
     simdgroup_matrix<float, 8, 8>& sum, simdgroup_matrix<float, 8, 8> left, simdgroup_matrix<float, 8, 8> right) {
     float2 total = sum.thread_elements();
-    multiply(total, most_of(left.held), most_of(turned(right)));
+    multiply(total, most_of(left.held), most_of(transposed(right)));
     sum.held = total;
 }
 
@@ -201,10 +201,10 @@ INLINE uint halves_of(float2 x) {
 }
 INLINE void add_strip(
     simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,
-    threadgroup const half* right, ulong pitch, bool is_turned) {
+    threadgroup const half* right, ulong pitch, bool is_transposed) {
     uint row = own_unit_lane() & 7u, second = own_unit_lane() & 8u, first, other;
-    uint from = uint((unsigned long)(right + (is_turned ? row * uint(pitch) + second : (row + second) * uint(pitch))));
-    if (is_turned) {
+    uint from = uint((unsigned long)(right + (is_transposed ? row * uint(pitch) + second : (row + second) * uint(pitch))));
+    if (is_transposed) {
         __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
     } else {
         __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
@@ -222,10 +222,10 @@ INLINE void add_strip(
 #define FLOAT_STRIP_BODY(name, add)                                                                                             \
     INLINE void name(                                                                                                          \
         simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,         \
-        threadgroup const float* right, ulong pitch, bool is_turned) {                                                         \
+        threadgroup const float* right, ulong pitch, bool is_transposed) {                                                     \
         _Pragma("unroll") for (uint k = 0u; k < 2u; k++) {                                                                     \
             simdgroup_matrix<float, 8, 8> factor;                                                                              \
-            simdgroup_load(factor, right + k * 8u * (is_turned ? 1ul : pitch), pitch, ulong2{0, 0}, is_turned);                \
+            simdgroup_load(factor, right + k * 8u * (is_transposed ? 1ul : pitch), pitch, ulong2{0, 0}, is_transposed);        \
             add(upper, lower, upper_left[k], lower_left[k], factor);                                                           \
         }                                                                                                                      \
     }
@@ -272,9 +272,9 @@ template <class T, class U, class V>
 INLINE void simdgroup_multiply_accumulate(
     simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<V, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
     float2 total = c.held;
-    multiply(total, a.held, turned(b));
+    multiply(total, a.held, transposed(b));
     sum.held = total;
-    sum.knows_turned = false;
+    sum.has_transposed = false;
 }
 template <class T, class U>
 INLINE void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b) {

@@ -12,7 +12,7 @@
 #define kernel static inline __attribute__((always_inline))
 #define constant const
 // What a lane holds of a matrix: see `matrices.h`.
-#define MATRIX_HELD pair held, turned; bool knows_turned;
+#define MATRIX_HELD pair held, transposed; bool has_transposed;
 // Kernels cannot name it; a body here may.
 typedef double wide;
 
@@ -159,8 +159,8 @@ INLINE float log(float x) {
 INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 
-// A turn is a position times a frequency, which may be large: it is brought into a quarter in double precision.
-INLINE float turn(float x, int quarters) {
+// An angle is a position times a frequency, which may be large: it is brought into a quarter in double precision.
+INLINE float sine(float x, int quarters) {
     wide n = __builtin_rint(wide(x) * 0.63661977236758134308);
     wide r = wide(x) - n * 1.57079632679489655800;
     r -= n * 6.12323399573676603587e-17;
@@ -171,8 +171,8 @@ INLINE float turn(float x, int quarters) {
     wide value = quarter & 1 ? cosine : sine;
     return float(quarter & 2 ? -value : value);
 }
-INLINE float sin(float x) { return turn(x, 0); }
-INLINE float cos(float x) { return turn(x, 1); }
+INLINE float sin(float x) { return sine(x, 0); }
+INLINE float cos(float x) { return sine(x, 1); }
 
 // Near 0 by its series, where a quotient of sums would cancel.
 INLINE float tanh(float x) {

@@ -60,7 +60,7 @@ impl fmt::Display for ClangFault {
 pub enum CheckError {
     /// Clang reported errors or warnings.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Refused(Vec<ClangFault>),
+    Rejected(Vec<ClangFault>),
     /// Clang could not be started.
     #[error("cannot run {}: {source}", .clang.display())]
     Run {
@@ -121,13 +121,13 @@ pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String
     let stderr = String::from_utf8_lossy(&output.stderr);
     let faults: Vec<ClangFault> = stderr.lines().filter_map(fault).collect();
     if !faults.is_empty() {
-        return Err(CheckError::Refused(faults));
+        return Err(CheckError::Rejected(faults));
     }
     written.map_err(run)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(CheckError::Refused(vec![ClangFault { line: 0, message: stderr.trim().to_owned() }]))
+    Err(CheckError::Rejected(vec![ClangFault { line: 0, message: stderr.trim().to_owned() }]))
 }
 
 /// The source as clang can parse it, with unchanged line numbers. Metal's headers are omitted, since
@@ -169,14 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read() {
+    fn parses_clang_versions() {
         assert_eq!(version("Debian clang version 19.1.7 (3~deb12u1)\nTarget"), Some(19));
         assert_eq!(version("Apple clang version 16.0.0 (clang-1600)"), Some(16));
         assert_eq!(version("gcc"), None);
     }
 
     #[test]
-    fn lines_stay_where_they_are() {
+    fn line_numbers_are_preserved() {
         let text = "#include <metal_stdlib>\nvoid f() {\n    threadgroup float a[2];\n    threadgroup float* b = a;\n}\n";
         let expected = "\nvoid f() {\n    static threadgroup float a[2];\n    threadgroup float* b = a;\n}\n";
         assert_eq!(for_clang(text, "static "), Ok(expected.to_owned()));

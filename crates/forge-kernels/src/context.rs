@@ -10,22 +10,22 @@ pub(crate) use crate::matmul::context::{Tile, group_outputs};
 
 use crate::attention::context::{JoinContext, SplitContext, TiledContext};
 pub(crate) use crate::attention::context::{
-    channels, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes,
+    channels, element, expanded_bytes, queries_fit, sums_bytes, tile_bytes,
 };
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
-use crate::matmul::context::ProjectContext;
+use crate::matmul::context::LinearContext;
 use crate::mla::context::{
-    EachHeadContext, LatentAppendContext, LatentAttendContext, LatentShareContext, UnfoldedContext,
+    ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
 use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
 use crate::norm::context::{
-    ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext,
+    ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, SliceContext,
 };
 pub(crate) use crate::recurrent::context::LANES;
-use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
+use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, GatedRmsNormContext};
 use crate::spec::Spec;
 use forge_ops::{Argmax, ArgmaxJoin, Embed, Sample};
 
@@ -69,7 +69,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::RmsNorm(norm) => value(RmsNormContext::of(base, norm)),
         Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
         Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
-        Spec::Project(project) => value(ProjectContext::of(base, project)),
+        Spec::Linear(linear) => value(LinearContext::of(base, linear)),
         Spec::Rotate(rotate) => value(RotateContext::of(base, rotate)),
         Spec::Append(append) => value(AppendContext::of(base, append)),
         Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
@@ -79,15 +79,15 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
             value(GroupedContext::of(base, attend))
         }
         Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
-        Spec::EachHead(each) => value(EachHeadContext::of(base, each)),
+        Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),
         Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
         Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
-        Spec::LatentShare(share) => value(LatentShareContext::of(base, share)),
-        Spec::AttendUnfolded(attend) => value(UnfoldedContext::of(base, attend)),
+        Spec::MlaLoadLatents(share) => value(LoadLatentsContext::of(base, share)),
+        Spec::MlaAttentionExpanded(attend) => value(ExpandedContext::of(base, attend)),
         Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
         Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),
         Spec::DeltaChunks(chunks) => value(DeltaChunksContext::of(base, chunks)),
-        Spec::LetThrough(through) => value(LetThroughContext::of(base, through)),
+        Spec::GatedRmsNorm(through) => value(GatedRmsNormContext::of(base, through)),
         Spec::DeltaStep(step) => value(DeltaRuleContext::of_step(base, step)),
         Spec::Route(route) => value(RouteContext::of(base, route)),
         Spec::ExpertsInner(inner) => value(InnerContext::of(base, inner)),
@@ -96,7 +96,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
         Spec::ExpertsJoin(join) => value(ExpertsJoinContext::of(base, join)),
         Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
-        Spec::Take(take) => value(TakeContext::of(base, take)),
+        Spec::SliceColumns(take) => value(SliceContext::of(base, take)),
         Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
         Spec::Sample(sample) => value(SampleContext::of(base, sample)),
         Spec::ArgmaxJoin(join) => value(ArgmaxJoinContext::of(base, join)),

@@ -2,7 +2,7 @@
 
 use forge_ops::{Format, LongContext, Rotation};
 
-use crate::attention::layout::UNIT_HEADS;
+use crate::attention::layout::MMA_HEADS;
 use crate::context::{
     LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, packet_columns,
     packet_elements, queries_fit, sums_bytes, tile_bytes,
@@ -100,7 +100,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)
         }
-        Spec::Project(project) => limits.project(project),
+        Spec::Linear(linear) => limits.linear(linear),
         Spec::Rotate(rotate) => {
             limits.heads(rotate.heads, rotate.heads, rotate.width)?;
             limits.positive("the number of rotated pairs", rotate.rotation.frequencies.len())?;
@@ -149,15 +149,15 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 format!("at most {WIDEST_JOIN}: one thread per channel")
             })
         }
-        Spec::EachHead(each) => limits.each_head(each),
+        Spec::PerHeadLinear(each) => limits.per_head_linear(each),
         Spec::LatentAppend(append) => limits.latent_append(append),
         Spec::LatentAttend(attend) => limits.latent_attend(attend),
-        Spec::LatentShare(share) => limits.latent_share(share),
-        Spec::AttendUnfolded(attend) => limits.attend_unfolded(attend),
+        Spec::MlaLoadLatents(share) => limits.load_latents(share),
+        Spec::MlaAttentionExpanded(attend) => limits.attend_expanded(attend),
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),
         Spec::DeltaChunks(chunks) => limits.delta_chunks(chunks),
-        Spec::LetThrough(through) => limits.let_through(through),
+        Spec::GatedRmsNorm(through) => limits.gated_rms_norm(through),
         Spec::DeltaStep(step) => limits.delta_step(step),
         Spec::Route(route) => limits.route(route),
         Spec::ExpertsInner(inner) => limits.experts_inner(inner),
@@ -168,11 +168,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
-                Function::Each(each) => limits.each(each),
-                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => Ok(()),
+                Function::Unary(each) => limits.each(each),
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => Ok(()),
             }
         }
-        Spec::Take(take) => {
+        Spec::SliceColumns(take) => {
             limits.positive("the width", take.width)?;
             limits.holds("the width", take.width, take.width <= take.of, || {
                 format!("at most the width of the source rows, {}", take.of)
@@ -285,18 +285,18 @@ impl Limits<'_> {
 
     /// `split`: the small-batch kernel.
     fn attend_knobs(&self, attend: &AttendKernel, split: bool) -> Result<(), KernelError> {
-        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.layout.knobs;
+        let AttentionKnobs { simdgroups, heads_each, mma, loads, tile, lines } = attend.layout.knobs;
         if !split {
             return self.tile_of_lines(attend.op.width, attend.op.cache, tile, lines);
         }
         let group = attend.op.query_heads / attend.op.key_heads;
-        if units {
-            let fits = AttentionKnobs::can_take_units(group, attend.op.width, attend.op.cache);
-            self.holds("units", 1, fits, || {
+        if mma {
+            let fits = AttentionKnobs::can_use_mma(group, attend.op.width, attend.op.cache);
+            self.holds("mma", 1, fits, || {
                 "0 unless heads have 64 or 128 channels and an f16 cache".to_owned()
             })?;
-            self.holds("heads_each", heads_each, heads_each == group.min(UNIT_HEADS), || {
-                format!("{}: MMA processes {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))
+            self.holds("heads_each", heads_each, heads_each == group.min(MMA_HEADS), || {
+                format!("{}: MMA processes {MMA_HEADS} heads at once", group.min(MMA_HEADS))
             })?;
         } else {
             self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
@@ -372,7 +372,7 @@ impl Limits<'_> {
     fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {
         let Some(norm) = norm else { return Ok(()) };
         self.finite("epsilon", norm.epsilon)?;
-        let keeps = !norm.turned || rotation.magnitude == 1.0;
+        let keeps = !norm.after_rope || rotation.magnitude == 1.0;
         self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
             "0 if heads are normalized after RoPE with a magnitude other than 1: use a separate norm"
                 .to_owned()

@@ -71,7 +71,7 @@ pub enum Spec {
     /// LayerNorm of each row.
     LayerNorm(LayerNorm),
     /// y = W x for one row, a small batch or many rows, with optional norm, bias and epilogue.
-    Project(LinearKernel),
+    Linear(LinearKernel),
     /// RoPE on every head of each row.
     Rotate(Rotate),
     /// Appends keys and values to the KV cache.
@@ -85,15 +85,15 @@ pub enum Spec {
     /// Tiled attention for many rows, with an online softmax.
     AttendTiled(AttendKernel),
     /// Per-head matmul: each head's matrix times its part of x.
-    EachHead(PerHeadKernel),
+    PerHeadLinear(PerHeadKernel),
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
     LatentAppend(LatentAppend),
     /// MLA attention in absorbed form.
     LatentAttend(LatentAttend),
     /// Loads a KV tile of an MLA cache as f32.
-    LatentShare(MlaLoadLatents),
+    MlaLoadLatents(MlaLoadLatents),
     /// MLA attention in expanded form, for many rows over one KV tile.
-    AttendUnfolded(MlaExpandedKernel),
+    MlaAttentionExpanded(MlaExpandedKernel),
     /// Causal depthwise convolution.
     Convolve(CausalConv),
     /// Gated delta rule: updates the recurrent state and reads it out.
@@ -101,7 +101,7 @@ pub enum Spec {
     /// Chunked delta rule for many rows, by matrix products, without the gated norm.
     DeltaChunks(DeltaChunksKernel),
     /// RMSNorm of each head, multiplied by SiLU of the gates.
-    LetThrough(GatedRmsNorm),
+    GatedRmsNorm(GatedRmsNorm),
     /// [`Spec::DeltaRule`] of one row, including the convolutions.
     DeltaStep(DeltaStep),
     /// Top-k routing: experts of each row with their weights.
@@ -119,7 +119,7 @@ pub enum Spec {
     /// Elementwise function of one or two vectors.
     Elementwise(Elementwise),
     /// Column slice of wider rows.
-    Take(SliceColumns),
+    SliceColumns(SliceColumns),
     /// Token id of the largest logit of each row.
     Argmax(Argmax),
     /// A sampled token id of each row.
@@ -136,21 +136,21 @@ impl Spec {
             Spec::RmsNorm(op) => (*op).into(),
             Spec::NormAdd(op) => (*op).into(),
             Spec::LayerNorm(op) => (*op).into(),
-            Spec::Project(kernel) => kernel.op.into(),
+            Spec::Linear(kernel) => kernel.op.into(),
             Spec::Rotate(op) => op.clone().into(),
             Spec::Append(op) => (*op).into(),
             Spec::RotateAppend(op) => op.clone().into(),
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
             Spec::AttendJoin(op) => (*op).into(),
-            Spec::EachHead(kernel) => kernel.op.into(),
+            Spec::PerHeadLinear(kernel) => kernel.op.into(),
             Spec::LatentAppend(op) => op.clone().into(),
             Spec::LatentAttend(op) => op.clone().into(),
-            Spec::LatentShare(op) => (*op).into(),
-            Spec::AttendUnfolded(kernel) => kernel.op.into(),
+            Spec::MlaLoadLatents(op) => (*op).into(),
+            Spec::MlaAttentionExpanded(kernel) => kernel.op.into(),
             Spec::Convolve(op) => (*op).into(),
             Spec::DeltaRule(op) => (*op).into(),
             Spec::DeltaChunks(kernel) => kernel.op.into(),
-            Spec::LetThrough(op) => (*op).into(),
+            Spec::GatedRmsNorm(op) => (*op).into(),
             Spec::DeltaStep(op) => (*op).into(),
             Spec::Route(op) => (*op).into(),
             Spec::ExpertsInner(kernel) => kernel.op.into(),
@@ -159,7 +159,7 @@ impl Spec {
             Spec::ExpertsTiles(kernel) => kernel.op.into(),
             Spec::ExpertsJoin(op) => (*op).into(),
             Spec::Elementwise(op) => (*op).into(),
-            Spec::Take(op) => (*op).into(),
+            Spec::SliceColumns(op) => (*op).into(),
             Spec::Argmax(op) => (*op).into(),
             Spec::Sample(op) => (*op).into(),
             Spec::ArgmaxJoin(op) => (*op).into(),
@@ -170,19 +170,19 @@ impl Spec {
     pub fn adds_to(&self, buffer: &str) -> bool {
         match (self, buffer) {
             (Spec::NormAdd(_), "stream") => true,
-            (Spec::Project(project), "y") => {
-                matches!(project.op.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
+            (Spec::Linear(linear), "y") => {
+                matches!(linear.op.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
             }
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.op.epilogue != Epilogue::Store,
             (Spec::ExpertsJoin(join), "y") => join.adds,
-            (Spec::LetThrough(_), "heads") => true,
+            (Spec::GatedRmsNorm(_), "heads") => true,
             _ => false,
         }
     }
 
     /// Whether the kernel continues from what its previous dispatch wrote to a buffer, except in the first.
     pub fn carries(&self, buffer: &str) -> bool {
-        matches!((self, buffer), (Spec::AttendUnfolded(_), "heads" | "carried"))
+        matches!((self, buffer), (Spec::MlaAttentionExpanded(_), "heads" | "carried"))
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_is_called_where_its_name_stands_before_a_parenthesis() {
+    fn calls_are_names_before_parentheses() {
         for (text, expected) in [
             ("y = silu(x);", true),
             ("y = my_silu(x);", false),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_defines_functions_that_no_other_defines() {
+    fn support_functions_are_defined_once() {
         let mut all: Vec<&str> = units().iter().flat_map(|unit| unit.functions.clone()).collect();
         let count = all.len();
         all.sort_unstable();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_called_function_calls_is_defined_before_it() {
+    fn dependencies_are_defined_before_their_callers() {
         let called = called("y = q6_k_decode(x);");
         let place = |name: &str| called.iter().position(|path| path.ends_with(name));
         assert!(place("q6_k").is_some(), "{called:?}");

@@ -22,7 +22,7 @@ fn files(folder: &Path, prefix: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_text_is_listed() {
+fn all_kernel_files_are_listed() {
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"), "", &mut found);
     let mut listed: Vec<String> =
@@ -33,7 +33,7 @@ fn every_text_is_listed() {
 }
 
 #[test]
-fn every_template_is_rendered_in_lines_that_can_be_read() {
+fn rendered_lines_are_short() {
     let mut unused: Vec<&str> = TEMPLATES.iter().map(|template| template.path).collect();
     for spec in [common::others(), common::projections(), common::attentions()].concat() {
         unused.retain(|path| *path != template_path(&spec));

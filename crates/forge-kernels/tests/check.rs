@@ -20,7 +20,7 @@ fn clang_accepts_every_kernel() {
         if let Err(error) = check::check_text(&clang, &text) {
             let line = |number: usize| text.lines().nth(number).unwrap_or_default();
             let faults = match &error {
-                check::CheckError::Refused(faults) => faults.as_slice(),
+                check::CheckError::Rejected(faults) => faults.as_slice(),
                 _ => &[],
             };
             let shown = |fault: &check::ClangFault| {
@@ -32,7 +32,7 @@ fn clang_accepts_every_kernel() {
 }
 
 #[test]
-fn clang_refuses_what_apple_refuses() {
+fn clang_rejects_what_apple_rejects() {
     let Some(clang) = check::find_clang() else {
         panic!(
             "no clang of version 15 or later is installed; `apt-get install clang` or `xcode-select --install`"
@@ -60,35 +60,35 @@ fn clang_refuses_what_apple_refuses() {
         "simdgroup_matrix<float, 8, 8> m; simdgroup_store(m, x);",
         "y[0] = x[0]",
     ];
-    let said = cases.map(|statement| {
+    let results = cases.map(|statement| {
         let answer = check::check_text(&clang, &body(statement));
         // Wording differs between versions of clang; the line and the verdict do not.
         let lines = match answer {
             Ok(()) => "accepted".to_owned(),
-            Err(check::CheckError::Refused(faults)) => format!("refused on line {}", faults[0].line),
+            Err(check::CheckError::Rejected(faults)) => format!("rejected on line {}", faults[0].line),
             Err(error) => error.to_string(),
         };
         format!("{statement}: {lines}")
     });
-    insta::assert_snapshot!(said.join("\n"), @r"
+    insta::assert_snapshot!(results.join("\n"), @r"
     y[0] = tile[1];: accepted
-    x[0] = 1.0f;: refused on line 5
-    threadgroup float* t = y; t[0] = 1.0f;: refused on line 5
-    float v = x[0] * 2.0; y[0] = v;: refused on line 5
-    y[0] = min(x[0], 1u);: refused on line 5
-    y[0] = double(x[0]);: refused on line 5
-    y[0] = simd_product(x[0]);: refused on line 5
-    y[0] = float4(x[0], x[1]).x;: refused on line 5
-    int unused = 3;: refused on line 5
-    thread float* t = tile; y[0] = t[0];: refused on line 5
-    float4 v = as_type<float4>(x[0]); y[0] = v.x;: refused on line 5
-    simdgroup_matrix<float, 8, 8> m; simdgroup_store(m, x);: refused on line 5
-    y[0] = x[0]: refused on line 5
+    x[0] = 1.0f;: rejected on line 5
+    threadgroup float* t = y; t[0] = 1.0f;: rejected on line 5
+    float v = x[0] * 2.0; y[0] = v;: rejected on line 5
+    y[0] = min(x[0], 1u);: rejected on line 5
+    y[0] = double(x[0]);: rejected on line 5
+    y[0] = simd_product(x[0]);: rejected on line 5
+    y[0] = float4(x[0], x[1]).x;: rejected on line 5
+    int unused = 3;: rejected on line 5
+    thread float* t = tile; y[0] = t[0];: rejected on line 5
+    float4 v = as_type<float4>(x[0]); y[0] = v.x;: rejected on line 5
+    simdgroup_matrix<float, 8, 8> m; simdgroup_store(m, x);: rejected on line 5
+    y[0] = x[0]: rejected on line 5
     ");
 }
 
 #[test]
-fn a_clang_that_is_not_there_is_an_error() {
+fn reports_a_missing_clang() {
     let answer = check::check_text("/nowhere/clang".as_ref(), "");
     assert!(matches!(answer, Err(check::CheckError::Run { .. })), "{answer:?}");
 }

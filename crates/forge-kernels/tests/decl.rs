@@ -45,7 +45,7 @@ fn changed(changes: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_signature_is_read() {
+fn parses_signatures() {
     insta::assert_snapshot!(parsed(RIGHT), @r"
     scale: [(rows * width).div_ceil(64), rows + 2 * (width + 1), 3] groups of 64 threads, 208 bytes each
        0 read    float4 x
@@ -69,7 +69,7 @@ fn a_signature_is_read() {
 }
 
 #[test]
-fn a_signature_may_be_written_otherwise() {
+fn parses_signatures_in_other_layouts() {
     let same = [
         vec![("device const float4* x", "const device float4* x")],
         vec![("    uint2 group", "    /* where */ uint2 group")],
@@ -85,7 +85,7 @@ fn a_signature_may_be_written_otherwise() {
 }
 
 #[test]
-fn a_file_has_many_kernels() {
+fn parses_files_with_many_kernels() {
     let second =
         RIGHT.replace("ScaleArgs", "OtherArgs").replace("void scale", "void other").replace("table", "more");
     let names = KernelDecl::parse_all(&format!("{RIGHT}\n{second}")).map(|all| {
@@ -96,7 +96,7 @@ fn a_file_has_many_kernels() {
 }
 
 #[test]
-fn grids_become_rust() {
+fn grid_comments_become_rust_expressions() {
     let cases = [
         ("rows", "rows"),
         ("ceil(4096 / 8)", "512"),
@@ -116,7 +116,7 @@ fn grids_become_rust() {
 }
 
 #[test]
-fn faults_have_lines_and_ways_out() {
+fn faults_have_a_line_and_a_hint() {
     let buffers: String = (0..31).map(|slot| format!("device float* b{slot} [[buffer({slot})]], ")).collect();
     let cases = [
         parsed("struct Nothing {\n    uint rows;\n};\n"),

@@ -37,21 +37,21 @@ const SHAPES: [(usize, usize); 14] = [
     (2, 5),
 ];
 
-fn threadgroups(project: &LinearKernel) -> usize {
-    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = project.layout.knobs;
-    project.op.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
+fn threadgroups(linear: &LinearKernel) -> usize {
+    let Knobs { rows_per_simdgroup, simdgroups, split, .. } = linear.layout.knobs;
+    linear.op.outputs.div_ceil(rows_per_simdgroup * simdgroups / split)
 }
 
 #[test]
 fn knobs_render_and_keep_cores_busy() {
     // Chips agree about most shapes; each spec is rendered once.
     let mut seen = BTreeSet::new();
-    let mut check = |project: &LinearKernel| {
-        let what = format!("{project:?}");
+    let mut check = |linear: &LinearKernel| {
+        let what = format!("{linear:?}");
         if !seen.insert(what.clone()) {
             return;
         }
-        let instance = render("layer_kernel", &Spec::Project(*project));
+        let instance = render("layer_kernel", &Spec::Linear(*linear));
         let decl = instance.unwrap_or_else(|error| panic!("{what}: {error}")).decl;
         assert!(!decl.is_crowded(), "{what} takes {} bytes", decl.threadgroup_bytes);
         assert!(decl.threads <= 512, "{what} has {} threads", decl.threads);
@@ -64,7 +64,7 @@ fn knobs_render_and_keep_cores_busy() {
             let make = |rows, epilogue| {
                 let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
                 let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
-                let plain = common::project(rows, format, outputs, inputs, epilogue);
+                let plain = common::linear(rows, format, outputs, inputs, epilogue);
                 plain.with_layout(|layout| LinearLayout { knobs, operand: Operand::F16, ..layout })
             };
             check(&make(Rows::One, Epilogue::Store));
@@ -125,8 +125,10 @@ fn knobs_of_real_shapes() {
 
 /// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
 #[test]
-fn matrices_of_heads_keep_cores_busy() {
-    let each = |cores, heads, turned| PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
+fn per_head_matrices_keep_cores_busy() {
+    let each = |cores, heads, transposed| {
+        PerHeadLayout::each_for(cores, Format::Q4_0, [heads, 128, 512], transposed)
+    };
     let found =
         [10, 40, 80].map(|cores| [each(cores, 128, true), each(cores, 16, true), each(cores, 16, false)]);
     assert_eq!(found, [[16, 8, 4], [16, 4, 4], [8, 4, 2]]);
@@ -134,7 +136,7 @@ fn matrices_of_heads_keep_cores_busy() {
     assert_eq!([tiny, PerHeadLayout::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
     let together = ["f32", "f16", "q8_0", "q4_0"].map(|name| {
         let format = Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-        [true, false].map(|turned| PerHeadLayout::together(format, turned))
+        [true, false].map(|transposed| PerHeadLayout::together(format, transposed))
     });
     assert_eq!(together, [[4, 4], [4, 4], [4, 4], [2, 4]]);
 }

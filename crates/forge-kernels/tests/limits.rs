@@ -15,7 +15,7 @@ use forge_ops::{
     Scores, Squares, UnaryOp,
 };
 
-fn refusal(name: &str, spec: Spec) -> String {
+fn rejection(name: &str, spec: Spec) -> String {
     match render(name, &spec) {
         Ok(_) => format!("{spec:?} is rendered"),
         Err(error) => error.to_string(),
@@ -30,13 +30,13 @@ fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, sca
 
 /// A projection of 64 by 64 with other knobs.
 fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spec {
-    let mut project = common::project(rows, Format::F32, 64, 64, epilogue);
-    change(&mut project.layout.knobs);
-    Spec::Project(project)
+    let mut linear = common::linear(rows, Format::F32, 64, 64, epilogue);
+    change(&mut linear.layout.knobs);
+    Spec::Linear(linear)
 }
 
 #[test]
-fn refusals() {
+fn rejects_impossible_sizes() {
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
@@ -45,12 +45,12 @@ fn refusals() {
     rotations[2].rotation.frequencies.to_mut()[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [
-        refusal("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
-        refusal("half", Spec::Argmax(Argmax { vocabulary: 5 })),
-        refusal("a", Spec::Argmax(Argmax { vocabulary: 0 })),
-        refusal("a", Spec::Sample(Sample { vocabulary: 0 })),
-        refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
-        refusal(
+        rejection("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
+        rejection("half", Spec::Argmax(Argmax { vocabulary: 5 })),
+        rejection("a", Spec::Argmax(Argmax { vocabulary: 0 })),
+        rejection("a", Spec::Sample(Sample { vocabulary: 0 })),
+        rejection("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
+        rejection(
             "a",
             Spec::Embed(Embed {
                 format: Format::F16,
@@ -61,7 +61,7 @@ fn refusals() {
                 squares: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::Embed(Embed {
                 format: Format::F16,
@@ -72,7 +72,7 @@ fn refusals() {
                 squares: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::RmsNorm(RmsNorm {
                 width: 8,
@@ -83,7 +83,7 @@ fn refusals() {
                 pitch: None,
             }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::NormAdd(NormAdd {
                 width: 8,
@@ -93,17 +93,17 @@ fn refusals() {
                 squares: Some(Squares { partials: 0, gain: true }),
             }),
         ),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
-        refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 384, Format::F16, 1.0)),
-        refusal("a", attend(5, 2, 64, Format::F16, 1.0)),
-        refusal("a", attend(64, 1, 64, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
-        refusal("a", attend(4, 2, 80, Format::Q8_0, 1.0)),
-        refusal("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
+        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
+        rejection("a", attend(4, 2, 7, Format::F16, 1.0)),
+        rejection("a", attend(4, 2, 384, Format::F16, 1.0)),
+        rejection("a", attend(5, 2, 64, Format::F16, 1.0)),
+        rejection("a", attend(64, 1, 64, Format::F16, 1.0)),
+        rejection("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
+        rejection("a", attend(4, 2, 80, Format::Q8_0, 1.0)),
+        rejection("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
-    .chain(rotations.map(|rotate| refusal("a", Spec::RotateAppend(rotate))));
+    .chain(rotations.map(|rotate| rejection("a", Spec::RotateAppend(rotate))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
     invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
@@ -130,7 +130,7 @@ fn refusals() {
 }
 
 #[test]
-fn refusals_of_attention() {
+fn rejects_impossible_attention() {
     let split = |query_heads, width| common::attend(query_heads, 1, width, Format::F16);
     let rotate =
         |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
@@ -138,31 +138,34 @@ fn refusals_of_attention() {
         let prologue = Some(common::prologue(&rotate));
         Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
     };
-    let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false, values: false });
-    let mut turns = rotate(1, 8).rotation;
-    turns.frequencies.to_mut().push(1.0);
+    let norm = Some(HeadNorm { epsilon: f32::INFINITY, after_rope: false, values: false });
+    let mut too_many = rotate(1, 8).rotation;
+    too_many.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        refusal("turn", Spec::RotateAppend(rotate(2, 16))),
-        refusal("a", with_prologue(rotate(17, 128))),
-        refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
-        refusal("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
-        refusal(
+        rejection("rope_pair", Spec::RotateAppend(rotate(2, 16))),
+        rejection("a", with_prologue(rotate(17, 128))),
+        rejection("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
+        rejection("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
+        rejection(
             "a",
             Spec::AttendTiled(
                 split(2, 16).with_op(|op| Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..op }),
             ),
         ),
-        refusal(
+        rejection(
             "a",
-            Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(f32::NAN)), width: 8 }),
+            Spec::Elementwise(Elementwise {
+                function: Function::Unary(UnaryOp::Softcap(f32::NAN)),
+                width: 8,
+            }),
         ),
-        refusal(
+        rejection(
             "a",
             Spec::RmsNorm(RmsNorm {
                 width: 8,
@@ -173,17 +176,17 @@ fn refusals_of_attention() {
                 pitch: None,
             }),
         ),
-        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
-        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
-        refusal(
+        rejection("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
+        rejection("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
+        rejection(
             "a",
             Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
         ),
-        refusal("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
-        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns })),
+        rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
+        rejection("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
-    invalid kernel name `turn`: use letters, digits and underscores, and no C++ keyword or support function
+    invalid kernel name `rope_pair`: use letters, digits and underscores, and no C++ keyword or support function
     kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rotate_append
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
@@ -203,54 +206,55 @@ fn refusals_of_attention() {
 }
 
 #[test]
-fn refusals_of_projections() {
+fn rejects_impossible_projections() {
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let norm = |partials, epsilon| Some(DeferredNorm { partials, epsilon });
-    let plain = |rows, outputs, inputs| common::project(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
+    let plain = |rows, outputs, inputs| common::linear(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
     let one = || plain(Rows::One, 64, 64);
-    let refused = |project| refusal("a", Spec::Project(project));
-    let knobs_refused = |rows, epilogue, change: fn(&mut Knobs)| refusal("a", knobs(rows, epilogue, change));
+    let rejected = |linear| rejection("a", Spec::Linear(linear));
+    let rejected_knobs =
+        |rows, epilogue, change: fn(&mut Knobs)| rejection("a", knobs(rows, epilogue, change));
     let cases = [
-        refused(plain(Rows::One, 0, 64)),
-        refused(plain(Rows::One, 64, 0)),
-        refused(plain(Rows::One, 1 << 30, 4096)),
-        refused(plain(Rows::One, 7, 64).with_op(|op| Linear { epilogue: gate, ..op })),
-        refused(one().with_op(|op| Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..op })),
-        refused(one().with_op(|op| Linear { norm: norm(0, 1e-5), ..op })),
-        refused(one().with_op(|op| Linear { norm: norm(4, f32::NAN), ..op })),
-        refused(plain(Rows::Few, 64, 64).with_op(|op| Linear { norm: norm(4, 1e-5), ..op })),
-        refused(plain(Rows::Many, 64, 64).with_op(|op| Linear { epilogue: squares(64), ..op })),
-        refused(
+        rejected(plain(Rows::One, 0, 64)),
+        rejected(plain(Rows::One, 64, 0)),
+        rejected(plain(Rows::One, 1 << 30, 4096)),
+        rejected(plain(Rows::One, 7, 64).with_op(|op| Linear { epilogue: gate, ..op })),
+        rejected(one().with_op(|op| Linear { each: Some(UnaryOp::Scale(f32::INFINITY)), ..op })),
+        rejected(one().with_op(|op| Linear { norm: norm(0, 1e-5), ..op })),
+        rejected(one().with_op(|op| Linear { norm: norm(4, f32::NAN), ..op })),
+        rejected(plain(Rows::Few, 64, 64).with_op(|op| Linear { norm: norm(4, 1e-5), ..op })),
+        rejected(plain(Rows::Many, 64, 64).with_op(|op| Linear { epilogue: squares(64), ..op })),
+        rejected(
             plain(Rows::Few, 64, 64)
                 .with_op(|op| Linear { epilogue: Epilogue::Best { candidates: 1 << 16 }, ..op }),
         ),
-        refused(
+        rejected(
             plain(Rows::Few, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 64 }, ..op }),
         ),
-        refused(
+        rejected(
             plain(Rows::One, 64, 64).with_op(|op| Linear { epilogue: Epilogue::Multiply { of: 63 }, ..op }),
         ),
-        refused(one().with_op(|op| Linear { epilogue: squares(3), ..op })),
-        knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 3),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
-        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
-        knobs_refused(Rows::One, Epilogue::Best { candidates: 1 << 16 }, |knobs| {
+        rejected(one().with_op(|op| Linear { epilogue: squares(3), ..op })),
+        rejected_knobs(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.split = 3),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
+        rejected_knobs(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
+        rejected_knobs(Rows::One, Epilogue::Best { candidates: 1 << 16 }, |knobs| {
             (knobs.rows_per_simdgroup, knobs.simdgroups) = (8, 8)
         }),
-        knobs_refused(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
-        knobs_refused(Rows::Few, Epilogue::Store, |knobs| {
+        rejected_knobs(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
+        rejected_knobs(Rows::Few, Epilogue::Store, |knobs| {
             (knobs.rows_per_simdgroup, knobs.simdgroups) = (32, 16)
         }),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 0),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 256),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.split = 4),
-        knobs_refused(Rows::Many, Epilogue::Store, |knobs| (knobs.tile_rows, knobs.split) = (64, 2)),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 0),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 256),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| knobs.split = 4),
+        rejected_knobs(Rows::Many, Epilogue::Store, |knobs| (knobs.tile_rows, knobs.split) = (64, 2)),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of outputs is 0; leave the kernel out of the plan
@@ -285,7 +289,7 @@ fn refusals_of_projections() {
 }
 
 #[test]
-fn refusals_of_experts() {
+fn rejects_impossible_experts() {
     let route = || Route {
         experts: 12,
         chosen: 3,
@@ -397,7 +401,7 @@ fn refusals_of_experts() {
         Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
         Spec::ExpertsJoin(ExpertsJoin { chosen: 16, width: 1 << 30, adds: false }),
     ];
-    let cases: Vec<String> = cases.into_iter().map(|spec| refusal("a", spec)).collect();
+    let cases: Vec<String> = cases.into_iter().map(|spec| rejection("a", spec)).collect();
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of experts is 0; leave the kernel out of the plan
     kernel `a`: the number of experts is 1025, and must be at most 1024, 32 per lane
@@ -439,7 +443,7 @@ fn refusals_of_experts() {
 
 /// Every spec within the limits renders, within the hardware's limits.
 #[test]
-fn what_is_not_refused_renders() {
+fn specs_within_the_limits_render() {
     let mut seed = 1_u32;
     let mut below = |end: usize| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -457,7 +461,7 @@ fn what_is_not_refused_renders() {
             Epilogue::AddSquares(squares),
             Epilogue::Best { candidates: below(600) },
         ];
-        let project = Kernel {
+        let linear = Kernel {
             op: Linear {
                 format: Format::ALL[below(Format::ALL.len())],
                 outputs: [below(70), below(5000), 151_936][below(3)],
@@ -483,21 +487,21 @@ fn what_is_not_refused_renders() {
                 },
             },
         };
-        let (own_norm, norm) = match project.op.norm.filter(|_| rows == Rows::One) {
+        let (own_norm, norm) = match linear.op.norm.filter(|_| rows == Rows::One) {
             Some(norm) if below(2) == 0 => {
                 (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
             }
             norm => (None, norm),
         };
-        let project = project.with_op(|op| Linear { norm, own_norm, ..op });
-        match render("layer_kernel", &Spec::Project(project)) {
+        let linear = linear.with_op(|op| Linear { norm, own_norm, ..op });
+        match render("layer_kernel", &Spec::Linear(linear)) {
             Ok(instance) => {
-                assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
-                assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{project:?}");
+                assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{linear:?}");
+                assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{linear:?}");
                 rendered[rows as usize] += 1;
             }
-            Err(KernelError::Template { source, .. }) => panic!("{project:?}: {source:#}"),
-            Err(KernelError::Declaration { source, .. }) => panic!("{project:?}: {source}"),
+            Err(KernelError::Template { source, .. }) => panic!("{linear:?}: {source:#}"),
+            Err(KernelError::Declaration { source, .. }) => panic!("{linear:?}: {source}"),
             Err(_) => {}
         }
     }
@@ -505,7 +509,7 @@ fn what_is_not_refused_renders() {
 }
 
 #[test]
-fn refusals_of_latents() {
+fn rejects_impossible_mla() {
     let each = |change: fn(&mut PerHeadKernel)| {
         let mut each = Kernel {
             op: PerHeadLinear {
@@ -513,13 +517,13 @@ fn refusals_of_latents() {
                 heads: 4,
                 rows: 16,
                 columns: 24,
-                turned: false,
+                transposed: false,
                 pitch: 96,
             },
             layout: PerHeadLayout { together: 1, each: 4 },
         };
         change(&mut each);
-        refusal("a", Spec::EachHead(each))
+        rejection("a", Spec::PerHeadLinear(each))
     };
     let prepared = || {
         common::latents().into_iter().filter_map(|spec| match spec {
@@ -530,17 +534,17 @@ fn refusals_of_latents() {
     let attend = |change: fn(&mut LatentAttend)| {
         let Some(Spec::LatentAttend(mut attend)) = prepared().next() else { panic!("there is one") };
         change(&mut attend);
-        refusal("a", Spec::LatentAttend(attend))
+        rejection("a", Spec::LatentAttend(attend))
     };
-    let append = |width, turned, cache| {
-        refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
+    let append = |width, rope_width, cache| {
+        rejection("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
     };
     let unfolded = |change: fn(&mut MlaExpandedKernel)| {
         let mut attend = Kernel {
             op: MlaAttentionExpanded {
                 heads: 4,
                 keys: 128,
-                turned: 64,
+                rope_width: 64,
                 values: 128,
                 queries_pitch: 512,
                 scale: 0.1,
@@ -548,19 +552,19 @@ fn refusals_of_latents() {
             layout: MlaExpandedLayout { operand: Operand::F32, tile: 16 },
         };
         change(&mut attend);
-        refusal("a", Spec::AttendUnfolded(attend))
+        rejection("a", Spec::MlaAttentionExpanded(attend))
     };
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
-        let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
-        refusal("a", Spec::Project(plain.with_op(|op| Linear { norm, own_norm, ..op })))
+        let plain = common::linear(rows, Format::F32, 64, 64, Epilogue::Store);
+        rejection("a", Spec::Linear(plain.with_op(|op| Linear { norm, own_norm, ..op })))
     };
     let cases = [
         each(|each| each.op.heads = 0),
         each(|each| each.op.rows = 0),
         each(|each| each.op.columns = 0),
         each(|each| each.op.pitch = 95),
-        each(|each| (each.op.turned, each.op.pitch) = (true, 63)),
+        each(|each| (each.op.transposed, each.op.pitch) = (true, 63)),
         each(|each| each.layout.together = 9),
         each(|each| each.layout.each = 3),
         each(|each| each.layout.each = 8),
@@ -572,18 +576,21 @@ fn refusals_of_latents() {
         attend(|attend| attend.scale = f32::NAN),
         attend(|attend| attend.heads = 64),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.epsilon = f32::INFINITY)),
-        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.turned_first += 1)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.q_rope_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
-        refusal("a", Spec::LatentShare(MlaLoadLatents { width: 512, turned: 63, cache: Format::F16 })),
+        rejection(
+            "a",
+            Spec::MlaLoadLatents(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 }),
+        ),
         unfolded(|attend| attend.op.values = 0),
         unfolded(|attend| attend.op.scale = f32::NAN),
         unfolded(|attend| attend.op.queries_pitch = 511),
         unfolded(|attend| attend.layout.tile = 24),
         unfolded(|attend| attend.layout.operand = Operand::F16),
         unfolded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
+        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];

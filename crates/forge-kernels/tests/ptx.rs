@@ -13,7 +13,7 @@ fn clang() -> PathBuf {
 }
 
 #[test]
-fn every_kind_of_kernel_becomes_an_entry() {
+fn every_kernel_family_translates_to_ptx() {
     // One kernel for each template and batch size, and one for each format: clang takes a second for some.
     let specs = [common::others(), common::projections(), common::attentions()].concat();
     let mut seen = BTreeSet::new();
@@ -62,7 +62,7 @@ fn kinds(spec: &Spec) -> [String; 3] {
 }
 
 #[test]
-fn an_entry() {
+fn translates_one_entry_to_ptx() {
     let text = "#include <metal_stdlib>\nusing namespace metal;\n\
         struct ScaleArgs {\n    uint rows;\n    uint kept;\n};\n\
         // grid: rows\n\
@@ -94,7 +94,7 @@ fn an_entry() {
 }
 
 #[test]
-fn what_has_no_body_is_refused() {
+fn rejects_functions_without_a_body() {
     let text = "struct CopyArgs {\n    uint rows;\n};\nuint elsewhere(uint);\n// grid: rows\n\
         [[max_total_threads_per_threadgroup(32)]]\n\
         kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\

@@ -53,33 +53,33 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let names = buffers(&format!("x{gain}{wanted} *y"));
             (names, "rows", grid(norm.parts.to_string(), "rows", "1"))
         }
-        Spec::Project(project) => {
-            let mut names = planes("weight", project.op.format);
+        Spec::Linear(linear) => {
+            let mut names = planes("weight", linear.op.format);
             let mut rest = |named: &str| names.extend(buffers(named));
-            if project.op.bias {
+            if linear.op.bias {
                 rest("bias");
             }
             rest("x");
-            if project.op.own_norm.is_some_and(|norm| norm.gain) {
+            if linear.op.own_norm.is_some_and(|norm| norm.gain) {
                 rest("x_gain");
             }
-            if project.op.norm.is_some() {
+            if linear.op.norm.is_some() {
                 rest("squares");
             }
-            let multiplies = matches!(project.op.epilogue, Epilogue::Multiply { .. });
+            let multiplies = matches!(linear.op.epilogue, Epilogue::Multiply { .. });
             if multiplies {
                 rest("factors");
             }
             rest("*y");
-            match project.op.epilogue {
+            match linear.op.epilogue {
                 Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
                 Epilogue::AddSquares(_) => rest("*squares_out"),
                 Epilogue::Best { .. } => rest("*candidates"),
                 Epilogue::Store | Epilogue::Add | Epilogue::Multiply { .. } | Epilogue::Gate(_) => {}
             }
-            let knobs = project.layout.knobs;
-            let groups = |each: usize| project.op.outputs.div_ceil(each).to_string();
-            let grid = match project.layout.rows {
+            let knobs = linear.layout.knobs;
+            let groups = |each: usize| linear.op.outputs.div_ceil(each).to_string();
+            let grid = match linear.layout.rows {
                 Rows::One | Rows::Few => {
                     grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
                 }
@@ -148,7 +148,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             (buffers(&format!("q keys values{sinks}{gates} slots positions *heads")), scalars, grid)
         }
-        Spec::EachHead(each) => {
+        Spec::PerHeadLinear(each) => {
             let mut names = planes("weight", each.op.format);
             names.extend(buffers("x *y"));
             let columns = match each.op.format.name() {
@@ -158,7 +158,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 _ => 32,
             };
             let packets = each.op.columns.div_ceil(columns);
-            let groups = match each.op.turned {
+            let groups = match each.op.transposed {
                 true => packets.div_ceil(each.layout.each),
                 // Two simdgroups, whose lanes share a row.
                 false => each
@@ -175,31 +175,31 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::LatentAppend(append) => match &append.prepare {
             None => {
-                let groups = (append.width + append.turned).div_ceil(128).to_string();
+                let groups = (append.width + append.rope_width).div_ceil(128).to_string();
                 let names = buffers("latent key slots positions *latents");
                 (names, "rows context", grid(groups, "rows", "1"))
             }
             Some(prepare) => {
-                let groups = (prepare.heads * append.turned / 2).div_ceil(128) + 1;
-                let names = buffers("queries latent key gain slots positions *turned *latents");
+                let groups = (prepare.heads * append.rope_width / 2).div_ceil(128) + 1;
+                let names = buffers("queries latent key gain slots positions *q_rope *latents");
                 (names, "rows context", grid(groups.to_string(), "rows", "1"))
             }
         },
         Spec::LatentAttend(attend) => {
             let row = match &attend.prologue {
                 Some(_) => "q queries latent key gain *latents",
-                None => "q turned latents",
+                None => "q q_rope latents",
             };
             let names = buffers(&format!("{row} slots positions *partials *heads"));
             let [_, _, groups] = mla_attention_heads(attend);
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
-        Spec::LatentShare(share) => {
-            let groups = (share.width + share.turned).div_ceil(128).to_string();
-            (buffers("latents slots *share *turned_keys"), "rows context begin", grid(groups, "rows", "1"))
+        Spec::MlaLoadLatents(share) => {
+            let groups = (share.width + share.rope_width).div_ceil(128).to_string();
+            (buffers("latents slots *latent_tile *k_rope"), "rows context begin", grid(groups, "rows", "1"))
         }
-        Spec::AttendUnfolded(attend) => {
-            let names = buffers("q turned keys turned_keys values positions *heads *carried");
+        Spec::MlaAttentionExpanded(attend) => {
+            let names = buffers("q q_rope keys k_rope values positions *heads *carried");
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.op.heads.to_string(), "1");
             (names, "rows begin end", grid)
         }
@@ -210,21 +210,21 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::DeltaRule(rule) => {
             let names = match rule.gated {
-                None => "query key value time strength rate bias slots positions *memory *heads",
+                None => "query key value dt beta rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias gain slots positions *memory *heads",
             };
             (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
         Spec::DeltaChunks(chunks) => {
             let names = match chunks.op.rule.gated {
-                None => "query key value time strength rate bias slots positions *memory *heads",
+                None => "query key value dt beta rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias slots positions *memory *heads",
             };
             let DeltaRule { heads, values, .. } = chunks.op.rule;
             let of_group = if values > 16 { 32 } else { 16 };
             (buffers(names), "rows", grid(values.div_ceil(of_group).to_string(), &heads.to_string(), "1"))
         }
-        Spec::LetThrough(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
+        Spec::GatedRmsNorm(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
         Spec::DeltaStep(step) => {
             let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
             (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))
@@ -247,7 +247,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = inner.op.outputs.div_ceil(inner.layout.rows_per_simdgroup * inner.layout.simdgroups);
             let mut names = planes("weight", inner.op.format);
             let bias = if inner.op.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("seats {routes} x{bias}{squares} *y")));
+            names.extend(buffers(&format!("expert_slots {routes} x{bias}{squares} *y")));
             (names, "rows", grid(groups.to_string(), &inner.op.chosen.to_string(), "rows"))
         }
         Spec::ExpertsSum(sum) => {
@@ -259,14 +259,14 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = sum.op.outputs.div_ceil(sum.layout.rows_per_simdgroup * sum.layout.simdgroups);
             let mut names = planes("weight", sum.op.format);
             let bias = if sum.op.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("seats routes x{bias} *y{left}")));
+            names.extend(buffers(&format!("expert_slots routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::ExpertsGroup(_) => (buffers("routes *pairs *tiles"), "rows", grid("1".to_owned(), "1", "1")),
         Spec::ExpertsTiles(tiles) => {
             let bias = if tiles.op.bias { " bias" } else { "" };
             let mut names = planes("weight", tiles.op.format);
-            names.extend(buffers(&format!("seats pairs tiles x{bias} *y")));
+            names.extend(buffers(&format!("expert_slots pairs tiles x{bias} *y")));
             let free = (tiles.op.experts - 1) * (tiles.op.tile_rows - 1);
             let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.op.chosen, tiles.op.tile_rows);
             let outputs = tiles.op.outputs.div_ceil(tiles.layout.tile_outputs).to_string();
@@ -277,12 +277,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
-                Function::Each(_) => "a *y",
-                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => "a b *y",
+                Function::Unary(_) => "a *y",
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }
-        Spec::Take(take) => {
+        Spec::SliceColumns(take) => {
             (buffers("x *y"), "rows first", grid(take.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
@@ -292,7 +292,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
 }
 
 #[test]
-fn signatures_are_those_documented() {
+fn signatures_match_their_documentation() {
     for spec in [common::others(), common::projections(), common::attentions()].concat() {
         let instance = render("some_kernel", &spec).unwrap_or_else(|error| panic!("{error}"));
         let decl = &instance.decl;
@@ -306,7 +306,7 @@ fn signatures_are_those_documented() {
         // core holds only one threadgroup. NVIDIA GPUs have enough.
         let shared_by_many = match &spec {
             Spec::AttendTiled(attend) => attend.layout.knobs.lines == 64,
-            Spec::AttendSplit(attend) => attend.layout.knobs.units,
+            Spec::AttendSplit(attend) => attend.layout.knobs.mma,
             _ => false,
         };
         let fits = shared_by_many || !decl.is_crowded();

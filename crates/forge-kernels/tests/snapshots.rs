@@ -89,31 +89,31 @@ fn norms() {
 }
 
 /// A projection in another format.
-fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
+fn linear(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> LinearKernel {
     let format = Format::from_name(format).unwrap_or_else(|| panic!("{format}"));
-    common::project(rows, format, outputs, inputs, epilogue)
+    common::linear(rows, format, outputs, inputs, epilogue)
 }
 
 #[test]
 fn projections_of_one_row() {
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
-    let qkv = project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store).with_op(|op| Linear {
+    let qkv = linear(Rows::One, "q8_0", 4096, 1024, Epilogue::Store).with_op(|op| Linear {
         norm,
         bias: true,
         ..op
     });
-    snapshot("qkv_one", Spec::Project(qkv));
+    snapshot("qkv_one", Spec::Linear(qkv));
     snapshot(
         "gate_up_one",
-        Spec::Project(project(Rows::One, "affine4", 6144, 1024, gate).with_op(|op| Linear { norm, ..op })),
+        Spec::Linear(linear(Rows::One, "affine4", 6144, 1024, gate).with_op(|op| Linear { norm, ..op })),
     );
     let squares = Epilogue::AddSquares(Squares { partials: 128, gain: true });
-    let output = project(Rows::One, "q4_0", 1024, 4096, squares);
+    let output = linear(Rows::One, "q4_0", 1024, 4096, squares);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.layout.knobs };
-    snapshot("output_one", Spec::Project(output.with_knobs(knobs)));
-    snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
-    let by_codes = project(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
+    snapshot("output_one", Spec::Linear(output.with_knobs(knobs)));
+    snapshot("down_one", Spec::Linear(linear(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
+    let by_codes = linear(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
     let codes = Knobs {
         rows_per_simdgroup: 16,
         simdgroups: 4,
@@ -122,40 +122,40 @@ fn projections_of_one_row() {
         codes: true,
         ..by_codes.layout.knobs
     };
-    snapshot("by_codes_one", Spec::Project(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
-    let with_offsets = project(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
-    snapshot("by_codes_with_offsets_one", Spec::Project(with_offsets.with_knobs(codes)));
-    let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
+    snapshot("by_codes_one", Spec::Linear(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
+    let with_offsets = linear(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
+    snapshot("by_codes_with_offsets_one", Spec::Linear(with_offsets.with_knobs(codes)));
+    let input_gate = linear(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",
-        Spec::Project(input_gate.with_op(|op| Linear {
+        Spec::Linear(input_gate.with_op(|op| Linear {
             each: Some(UnaryOp::Activate(Activation::GeluTanh)),
             bias: true,
             ..op
         })),
     );
-    let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best { candidates: 1 << 16 });
+    let head = linear(Rows::One, "f16", 50_257, 1030, Epilogue::Best { candidates: 1 << 16 });
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
     snapshot(
         "head_one",
-        Spec::Project(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
+        Spec::Linear(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
     );
 }
 
 #[test]
 fn projections_of_more_rows() {
     let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
-    snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
-    let odd = project(Rows::Few, "affine4", 50, 200, gate);
-    snapshot("gate_up_few", Spec::Project(odd.with_op(|op| Linear { bias: true, ..op })));
-    snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
+    snapshot("down_few", Spec::Linear(linear(Rows::Few, "f16", 64, 56, Epilogue::Add)));
+    let odd = linear(Rows::Few, "affine4", 50, 200, gate);
+    snapshot("gate_up_few", Spec::Linear(odd.with_op(|op| Linear { bias: true, ..op })));
+    snapshot("qkv_few", Spec::Linear(linear(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
     let with_f16_operand = |plain: LinearKernel| {
-        Spec::Project(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
+        Spec::Linear(plain.with_layout(|layout| LinearLayout { operand: Operand::F16, ..layout }))
     };
-    snapshot("qkv_many", with_f16_operand(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
-    snapshot("gate_up_many", with_f16_operand(project(Rows::Many, "affine8", 6144, 1024, gate)));
-    snapshot("down_many", with_f16_operand(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
-    let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
+    snapshot("qkv_many", with_f16_operand(linear(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
+    snapshot("gate_up_many", with_f16_operand(linear(Rows::Many, "affine8", 6144, 1024, gate)));
+    snapshot("down_many", with_f16_operand(linear(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
+    let odd = linear(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot(
         "output_many",
         with_f16_operand(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
@@ -168,7 +168,7 @@ fn attention() {
     let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
     let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
     let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     snapshot("rotate_append", Spec::RotateAppend(interleaved));
     snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
     snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
@@ -182,7 +182,7 @@ fn attention() {
     let rotation = Rotation::none();
     let still = RotateAppend { rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: true });
     let keys = RotateAppend { norm, brings: KvSource::Keys, ..part };
     let of_keys = |brings| {
         let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));
@@ -192,7 +192,7 @@ fn attention() {
     snapshot("attend_split_queries", of_keys(KvSource::Nothing));
     snapshot("rotate_append_keys", Spec::RotateAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
-    snapshot("attend_split_units", common::few_on_a_card(common::attend(32, 8, 128, cache)));
+    snapshot("attend_split_mma", common::few_on_a_card(common::attend(32, 8, 128, cache)));
     let odd = common::attend(10, 2, 6, Format::F32).with_op(|op| Attend {
         window: Some(40),
         softcap: Some(50.0),
@@ -251,10 +251,10 @@ fn codes() {
 
 #[test]
 fn elementwise() {
-    let function = Function::Each(UnaryOp::Softcap(30.0));
+    let function = Function::Unary(UnaryOp::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
     snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
-    snapshot("take", Spec::Take(SliceColumns { width: 200, of: 7000 }));
+    snapshot("slice_columns", Spec::SliceColumns(SliceColumns { width: 200, of: 7000 }));
 }
 
 #[test]
@@ -275,7 +275,10 @@ fn convolutions_and_delta_rules() {
         Spec::DeltaChunks(Kernel { op: DeltaChunks { rule: odd }, layout: ChunkLayout { rows: 16 } }),
     );
     let (pitch, first) = (rule.inputs(), rule.channels());
-    snapshot("let_through", Spec::LetThrough(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }));
+    snapshot(
+        "gated_rms_norm",
+        Spec::GatedRmsNorm(GatedRmsNorm { heads: 32, values: 128, pitch, first, epsilon }),
+    );
     snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
 }
 
@@ -287,11 +290,11 @@ fn argmax() {
 }
 
 #[test]
-fn a_file_has_each_support_unit_once() {
-    let specs = [Rows::One, Rows::Few].map(|rows| common::project(rows, Format::F32, 8, 32, Epilogue::Store));
+fn a_file_contains_each_support_unit_once() {
+    let specs = [Rows::One, Rows::Few].map(|rows| common::linear(rows, Format::F32, 8, 32, Epilogue::Store));
     let names = ["head_one", "head_few"];
     let instances: Result<Vec<_>, _> =
-        names.iter().zip(specs).map(|(name, spec)| render(name, &Spec::Project(spec))).collect();
+        names.iter().zip(specs).map(|(name, spec)| render(name, &Spec::Linear(spec))).collect();
     let file = assemble(&instances.unwrap_or_else(|error| panic!("{error}")), "Made for a test.\n\nTwice.");
     let outline: Vec<&str> = file
         .lines()
@@ -436,68 +439,71 @@ fn latents() {
             heads: 128,
             rows: 128,
             columns: 512,
-            turned: true,
+            transposed: true,
             pitch: 128 * 192,
         },
         layout: PerHeadLayout { together: 1, each: 8 },
     };
-    snapshot("absorb_one", Spec::EachHead(each));
-    snapshot("absorb", Spec::EachHead(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })));
+    snapshot("absorb_one", Spec::PerHeadLinear(each));
+    snapshot(
+        "absorb",
+        Spec::PerHeadLinear(each.with_layout(|layout| PerHeadLayout { together: 2, ..layout })),
+    );
     let plain = each
-        .with_op(|op| PerHeadLinear { turned: false, pitch: 128 * 512, ..op })
+        .with_op(|op| PerHeadLinear { transposed: false, pitch: 128 * 512, ..op })
         .with_layout(|layout| PerHeadLayout { each: 4, ..layout });
-    snapshot("values_one", Spec::EachHead(plain));
+    snapshot("values_one", Spec::PerHeadLinear(plain));
     snapshot(
         "values_odd",
-        Spec::EachHead(
+        Spec::PerHeadLinear(
             plain
                 .with_op(|op| PerHeadLinear { rows: 21, columns: 50, ..op })
                 .with_layout(|layout| PerHeadLayout { together: 4, ..layout }),
         ),
     );
-    let (width, turned, cache) = (512, 64, Format::F16);
-    let rotation = common::rotate(1, 1, turned, cache, 32, Pairing::Interleaved).rotation;
+    let (width, rope_width, cache) = (512, 64, Format::F16);
+    let rotation = common::rotate(1, 1, rope_width, cache, 32, Pairing::Interleaved).rotation;
     let columns = LatentColumns {
         queries_pitch: 128 * 192,
-        turned_first: 128 * 128,
+        q_rope_first: 128 * 128,
         latent_pitch: 1536 + 576,
         latent_first: 1536,
         key_pitch: 1536 + 576,
         key_first: 2048,
     };
     let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation };
-    let append = LatentAppend { width, turned, cache, prepare: Some(prepare.clone()) };
+    let append = LatentAppend { width, rope_width, cache, prepare: Some(prepare.clone()) };
     snapshot("latent_append", Spec::LatentAppend(append.clone()));
     snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));
-    let attend = LatentAttend { heads: 128, width, turned, cache, scale: 0.1, prologue: Some(prepare) };
+    let attend = LatentAttend { heads: 128, width, rope_width, cache, scale: 0.1, prologue: Some(prepare) };
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
-    snapshot("latent_share", Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
+    snapshot("load_latents", Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
     let unfolded = Kernel {
         op: MlaAttentionExpanded {
             heads: 128,
             keys: 128,
-            turned,
+            rope_width,
             values: 128,
             queries_pitch: 128 * 192,
             scale: 0.1,
         },
         layout: MlaExpandedLayout { operand: Operand::Ranged, tile: 16 },
     };
-    snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded));
+    snapshot("attend_expanded", Spec::MlaAttentionExpanded(unfolded));
     let odd = unfolded
         .with_op(|op| MlaAttentionExpanded {
             heads: 5,
             keys: 9,
-            turned: 4,
+            rope_width: 4,
             values: 18,
             queries_pitch: 66,
             ..op
         })
         .with_layout(|_| MlaExpandedLayout { operand: Operand::F32, tile: 32 });
-    snapshot("attend_unfolded_odd", Spec::AttendUnfolded(odd));
+    snapshot("attend_expanded_odd", Spec::MlaAttentionExpanded(odd));
     let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
-    let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
+    let queries = linear(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.layout.knobs };
-    snapshot("queries_one", Spec::Project(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));
+    snapshot("queries_one", Spec::Linear(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));
 }

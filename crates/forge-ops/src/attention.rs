@@ -45,7 +45,7 @@ pub struct HeadNorm {
     pub epsilon: f32,
     /// Whether the norm follows RoPE. RoPE with magnitude 1 preserves the mean of squares, so only the gain
     /// is applied later.
-    pub turned: bool,
+    pub after_rope: bool,
     /// Whether value heads are normalized too, without a gain.
     pub values: bool,
 }

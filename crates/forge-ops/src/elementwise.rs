@@ -41,11 +41,11 @@ pub struct Elementwise {
 #[serde(rename_all = "snake_case")]
 pub enum Function {
     /// `y` is this unary function of `a`.
-    Each(UnaryOp),
+    Unary(UnaryOp),
     /// `y = a · b`
     Multiply,
     /// `y = a · b`, b being a scalar per row.
-    Times,
+    ScaleRows,
     /// `y = b · a`, b being a scalar (f32, `[1]`).
     ScaleBy,
     /// `y = a + b`

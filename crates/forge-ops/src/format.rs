@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_hold_exactly_the_bytes_of_a_group() {
+    fn planes_hold_the_bytes_of_a_group() {
         for format in Format::ALL {
             let bytes: usize =
                 format.planes().iter().map(|plane| plane.per_group * plane.element.bytes()).sum();

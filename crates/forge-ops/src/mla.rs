@@ -1,5 +1,5 @@
-//! Multi-head latent attention (MLA). The cache has one line per position of a slot, which all heads share: the latent and
-//! then the RoPE key, `[slot, context, width + turned]`.
+//! Multi-head latent attention (MLA). The cache has one line per position of a slot, which all heads share:
+//! the latent and then the RoPE key, `[slot, context, width + rope_width]`.
 
 use crate::format::Format;
 use crate::rotation::Rotation;
@@ -24,7 +24,7 @@ pub struct PerHeadLinear {
     pub columns: usize,
     /// Whether matrices are applied transposed: a head's part of x then has as many elements as its matrix
     /// has rows.
-    pub turned: bool,
+    pub transposed: bool,
     /// Row stride of x in elements: all heads, or more if they are the first columns of wider rows.
     pub pitch: usize,
 }
@@ -35,7 +35,7 @@ pub struct LatentColumns {
     /// Elements of a row of `queries`.
     pub queries_pitch: usize,
     /// First column of the RoPE queries, stored head by head.
-    pub turned_first: usize,
+    pub q_rope_first: usize,
     /// Elements of a row of `latent`.
     pub latent_pitch: usize,
     /// First column of the latent.
@@ -62,15 +62,15 @@ pub struct LatentPrepare {
 /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
 ///
 /// Scalars: rows, context. Buffers: latent, key, slots, positions, latents. Grid: a row in groups of 128
-/// threads; rows. With `prepare`: queries, latent, key, gain, slots, positions, turned, latents, where
-/// `turned` is `[row, heads, turned]`. Grid: the pairs of queries in groups of 128 threads, and one more;
+/// threads; rows. With `prepare`: queries, latent, key, gain, slots, positions, q_rope, latents, where
+/// `q_rope` is `[row, heads, rope_width]`. Grid: the pairs of queries in groups of 128 threads, and one more;
 /// rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LatentAppend {
     /// Channels of a latent.
     pub width: usize,
-    /// Channels of a RoPE key.
-    pub turned: usize,
+    /// Channels of a RoPE key, `qk_rope_head_dim`.
+    pub rope_width: usize,
     /// Format of the cache.
     pub cache: Format,
     /// Norm and RoPE to perform first.
@@ -79,11 +79,11 @@ pub struct LatentAppend {
 
 /// MLA attention in absorbed form.
 ///
-/// Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, partials, heads. With a
-/// prologue: queries, latent, key, gain instead of turned, and latents are written; no two rows of a pass may
+/// Scalars: rows, context, splits. Buffers: q, q_rope, latents, slots, positions, partials, heads. With a
+/// prologue: queries, latent, key, gain instead of q_rope, and latents are written; no two rows of a pass may
 /// then belong to one slot. Grid: splits, groups of heads, rows.
 ///
-/// q is `[row, head, width]`, `turned` `[row, head, turned]`. A row attends to the positions `0..=position`
+/// q is `[row, head, width]`, `q_rope` `[row, head, rope_width]`. A row attends to the positions `0..=position`
 /// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in
 /// [`Attend`](crate::attention::Attend).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -92,8 +92,8 @@ pub struct LatentAttend {
     pub heads: usize,
     /// Channels of a latent.
     pub width: usize,
-    /// Channels of a RoPE key.
-    pub turned: usize,
+    /// Channels of a RoPE key, `qk_rope_head_dim`.
+    pub rope_width: usize,
     /// Format of the cache.
     pub cache: Format,
     /// Factor of the scores.
@@ -104,7 +104,7 @@ pub struct LatentAttend {
 
 /// Loads a KV tile of an MLA cache as f32.
 ///
-/// Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys. Grid: a line in groups of 128
+/// Scalars: rows, context, begin. Buffers: latents, slots, latent_tile, k_rope. Grid: a line in groups of 128
 /// threads; rows.
 ///
 /// Rows are positions, from `begin` on, of the slot of the pass's first row.
@@ -112,20 +112,20 @@ pub struct LatentAttend {
 pub struct MlaLoadLatents {
     /// Channels of a latent.
     pub width: usize,
-    /// Channels of a RoPE key.
-    pub turned: usize,
+    /// Channels of a RoPE key, `qk_rope_head_dim`.
+    pub rope_width: usize,
     /// Format of the cache.
     pub cache: Format,
 }
 
 /// MLA attention in expanded form, for many rows over one KV tile.
 ///
-/// Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys, values, positions, heads, carried. Grid:
+/// Scalars: rows, begin, end. Buffers: q, q_rope, keys, k_rope, values, positions, heads, carried. Grid:
 /// groups of 8 rows, heads.
 ///
-/// q contains the queries of all heads, `turned` is `[row, head, turned]`. For the positions `begin..end` of
-/// the rows' slot, `keys` is `[position, head, keys]`, `values` `[position, head, values]`, and `turned_keys`
-/// `[position, turned]`. A row attends to those of them up to its own position with softmax(scale · (q·k +
+/// q contains the queries of all heads, `q_rope` is `[row, head, rope_width]`. For the positions `begin..end` of
+/// the rows' slot, `keys` is `[position, head, keys]`, `values` `[position, head, values]`, and `k_rope`
+/// `[position, rope_width]`. A row attends to those of them up to its own position with softmax(scale · (q·k +
 /// r·t)) v. KV tiles are processed in order from position 0 on. `heads` is `[row, head, values]`, the output
 /// over the positions so far. `carried` is `[row, head, 2]`, the maximum of the scores and the denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -134,8 +134,8 @@ pub struct MlaAttentionExpanded {
     pub heads: usize,
     /// Channels of a head's key without RoPE.
     pub keys: usize,
-    /// Channels of a RoPE key.
-    pub turned: usize,
+    /// Channels of a RoPE key, `qk_rope_head_dim`.
+    pub rope_width: usize,
     /// Channels of a head's value.
     pub values: usize,
     /// Row stride of q in elements: all heads, or more if they are the first columns of wider rows.

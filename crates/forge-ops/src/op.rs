@@ -86,7 +86,7 @@ operations! {
     /// LayerNorm of each row.
     Norm LayerNorm("layer_norm");
     /// y = W x, with optional norm, bias and epilogue.
-    Matmul Linear("project", weights);
+    Matmul Linear("linear", weights);
     /// RoPE on every head of each row.
     Attention Rotate("rotate");
     /// Appends keys and values to the KV cache.
@@ -98,15 +98,15 @@ operations! {
     /// Combines the KV splits of attention.
     Attention AttendJoin("attend_join");
     /// Per-head matmul: each head's matrix times its part of x.
-    Mla PerHeadLinear("each_head", weights);
+    Mla PerHeadLinear("per_head_linear", weights);
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
     Mla LatentAppend("latent_append");
     /// MLA attention in absorbed form.
     Mla LatentAttend("latent_attend");
     /// Loads a KV tile of an MLA cache as f32.
-    Mla MlaLoadLatents("latent_share");
+    Mla MlaLoadLatents("load_latents");
     /// MLA attention in expanded form, for many rows over one KV tile.
-    Mla MlaAttentionExpanded("attend_unfolded");
+    Mla MlaAttentionExpanded("attend_expanded");
     /// Causal depthwise convolution.
     Recurrent CausalConv("convolve");
     /// Gated delta rule: updates the recurrent state and reads it out.
@@ -114,7 +114,7 @@ operations! {
     /// Chunked delta rule for many rows, by matrix products, without the gated norm.
     Recurrent DeltaChunks("delta_chunks");
     /// RMSNorm of each head, multiplied by SiLU of the gates.
-    Recurrent GatedRmsNorm("let_through");
+    Recurrent GatedRmsNorm("gated_rms_norm");
     /// Delta rule of one row, including the convolutions.
     Recurrent DeltaStep("delta_step");
     /// Top-k routing: experts of each row with their weights.
@@ -132,7 +132,7 @@ operations! {
     /// Elementwise function of one or two vectors.
     Elementwise Elementwise("elementwise");
     /// Column slice of wider rows.
-    Elementwise SliceColumns("take");
+    Elementwise SliceColumns("slice_columns");
     /// Token id of the largest logit of each row.
     Head Argmax("argmax");
     /// A sampled token id of each row.

@@ -24,12 +24,12 @@ pub struct CausalConv {
 
 /// Gated delta rule: updates the recurrent state and reads it out.
 ///
-/// Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory, heads.
+/// Scalars: rows. Buffers: query, key, value, dt, beta, rate, bias, slots, positions, memory, heads.
 /// Grid: value heads.
 ///
 /// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has
 /// the queries, keys and values of a row; `inputs` has their projections, then gates, beta logits
-/// (`strength`) and dt (`time`). Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
+/// and dt. Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
 /// the gain and by SiLU of the gates.
 ///
 /// `memory`, the recurrent state, is `[slot, value head, value channel, key channel]`. A row at position 0

@@ -26,7 +26,7 @@ fn the_cache_type_determines_the_bytes_of_a_position() {
 }
 
 #[test]
-fn a_q8_0_cache_needs_heads_of_whole_blocks() {
+fn q8_0_caches_need_heads_of_whole_blocks() {
     for width in [32, 96, 128, 256] {
         assert!(cached(width, Format::Q8_0).is_ok(), "{width}");
     }
@@ -34,8 +34,8 @@ fn a_q8_0_cache_needs_heads_of_whole_blocks() {
         (80, Format::Q8_0, ["head size 80", "--kv-cache-type f16"]),
         (64, Format::Q4_0, ["q4_0", "--kv-cache-type f16"]),
     ] {
-        let faults = cached(width, cache).expect_err("it is refused");
-        let said = format!("{faults:?}");
-        assert!(faults.len() == 1 && words.iter().all(|word| said.contains(word)), "{said}");
+        let faults = cached(width, cache).expect_err("the cache is rejected");
+        let message = format!("{faults:?}");
+        assert!(faults.len() == 1 && words.iter().all(|word| message.contains(word)), "{message}");
     }
 }

@@ -54,7 +54,7 @@ fn predictions_have_known_magnitudes() {
 }
 
 #[test]
-fn a_token_reads_hardly_more_than_weights_and_cache() {
+fn decode_reads_little_more_than_weights_and_cache() {
     for format in [Format::Q8_0, Format::Q4_0] {
         let plan = planned(&ONE, format);
         for length in [1, 1024, 8192] {
@@ -72,7 +72,7 @@ fn a_token_reads_hardly_more_than_weights_and_cache() {
 }
 
 #[test]
-fn a_longer_conversation_costs_more_of_everything() {
+fn longer_contexts_cost_more() {
     let plan = planned(&ONE, Format::Q4_0);
     for chip in &Chip::ALL {
         let mut before = (0, 0, 0.0);
@@ -91,7 +91,7 @@ fn a_longer_conversation_costs_more_of_everything() {
 }
 
 #[test]
-fn a_faster_chip_is_no_slower() {
+fn faster_chips_are_not_predicted_slower() {
     let plan = planned(&ONE, Format::Q4_0);
     let slow = *chip("m4");
     let faster = [
@@ -113,7 +113,7 @@ fn a_faster_chip_is_no_slower() {
 }
 
 #[test]
-fn wider_numbers_take_longer() {
+fn wider_formats_are_slower() {
     let formats = [Format::Q4_0, Format::Q8_0, Format::F16, Format::F32];
     let times = formats.map(|format| {
         let plan = planned(&ONE, format);
@@ -152,7 +152,7 @@ fn totals_are_the_sums_of_their_steps() {
 }
 
 #[test]
-fn a_prompt_is_its_passes_and_runs_the_head_once() {
+fn prefill_is_the_sum_of_its_passes_with_one_head() {
     let plan = planned(&ONE, Format::Q4_0);
     let prompt = predict_prompt(&plan, chip("m4-max"), 600);
     let pass = |rows, wanted, length| {
@@ -171,7 +171,7 @@ fn a_prompt_is_its_passes_and_runs_the_head_once() {
 }
 
 #[test]
-fn forecasts_go_as_far_as_the_context_and_say_what_they_are() {
+fn predictions_cover_the_context() {
     let plan = planned(&ONE, Format::Q4_0);
     let forecast = Forecast::of(&plan, chip("m5-max-32"));
     let lengths: Vec<u64> = forecast.decode.iter().map(|token| token.load.length).collect();

@@ -22,7 +22,7 @@ fn by_rule() -> Plan {
 
 fn projects(plan: &Plan) -> impl Iterator<Item = &LinearKernel> {
     plan.kernels.iter().filter_map(|kernel| match &kernel.spec {
-        Spec::Project(project) => Some(project),
+        Spec::Linear(linear) => Some(linear),
         _ => None,
     })
 }
@@ -51,7 +51,7 @@ fn last_of(choices: &[TuningProblem]) -> (Tuned, Vec<(TuningKey, Layout)>) {
 }
 
 #[test]
-fn a_plan_has_every_layout_that_it_could_choose() {
+fn plans_list_all_candidate_layouts() {
     let rules = by_rule();
     let choices = rules.choices();
     // The matmuls qkv, output, gate_up, down and head: for one row, small batches and, except the head, many
@@ -78,7 +78,7 @@ fn a_plan_has_every_layout_that_it_could_choose() {
 }
 
 #[test]
-fn stand_ins_leave_no_more_than_there_is_room_for() {
+fn candidates_write_no_more_partials_than_allocated() {
     let plan = by_rule();
     let mut met = 0;
     for choice in plan.choices() {
@@ -92,8 +92,8 @@ fn stand_ins_leave_no_more_than_there_is_room_for() {
         let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
         let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
-            .filter(|project| LinearKey::of(project).leaves && project.op.outputs != ONE.vocabulary)
-            .map(|project| project.op.outputs.div_ceil(project.layout.knobs.outputs_of_group()))
+            .filter(|linear| LinearKey::of(linear).leaves && linear.op.outputs != ONE.vocabulary)
+            .map(|linear| linear.op.outputs.div_ceil(linear.layout.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {
             let Layout::Projection(knobs) = &other.layout else { panic!("{other:?} is of a projection") };
@@ -117,7 +117,7 @@ fn choice_of(rows: Rows, is_attention: bool) -> TuningProblem {
 }
 
 #[test]
-fn subjects_of_other_models_are_counted_and_ignored() {
+fn tuning_keys_of_other_models_are_counted_and_ignored() {
     for is_attention in [false, true] {
         let choice = choice_of(Rows::One, is_attention);
         let subject = match choice.subject {
@@ -139,7 +139,7 @@ fn subjects_of_other_models_are_counted_and_ignored() {
 }
 
 #[test]
-fn what_names_no_subject_is_of_a_projection_as_in_older_tables() {
+fn entries_without_a_key_are_projections() {
     let choice = choice_of(Rows::One, false);
     let mut older = table(choice.subject, choice.others[0].layout);
     older["layouts"][0].as_object_mut().expect("it is an entry").remove("subject");
@@ -148,7 +148,7 @@ fn what_names_no_subject_is_of_a_projection_as_in_older_tables() {
 }
 
 #[test]
-fn what_is_no_table_is_refused_with_its_line() {
+fn rejects_invalid_tuning_tables_with_their_line() {
     let [product, attention] = [false, true].map(|is_attention| choice_of(Rows::One, is_attention));
     let [whole, attends] =
         [&product, &attention].map(|choice| format!("{:#}", table(choice.subject, choice.own)));
@@ -174,11 +174,11 @@ fn what_is_no_table_is_refused_with_its_line() {
         (whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
         ("{}".to_owned(), "missing field `device`"),
     ];
-    for (text, said) in cases {
+    for (text, expected) in cases {
         match Tuned::parse(&text) {
-            Ok(_) => assert_eq!(said, "", "{text}"),
+            Ok(_) => assert_eq!(expected, "", "{text}"),
             Err(error) => {
-                assert!(!said.is_empty() && error.contains(said), "{error}: {text}");
+                assert!(!expected.is_empty() && error.contains(expected), "{error}: {text}");
                 assert!(error.contains("line "), "{error}");
             }
         }

@@ -121,18 +121,22 @@ mod tests {
         let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
-        let turned = |pairing, magnitude| {
+        let rotate_with = |pairing, magnitude| {
             let rotation =
                 Rotation { frequencies: vec![quarter, 2.0 * quarter].into(), pairing, magnitude, long: None };
             let y = rotate(&x, &rows, 2, 6, &rotation);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };
-        let half = turned(Pairing::Half, 1.0);
+        let half = rotate_with(Pairing::Half, 1.0);
         assert_eq!(half[..12], x.numbers[..12], "position 0 does not turn");
         assert_eq!(half[12..], [-14., -13., 12., -15., 16., 17., -20., -19., 18., -21., 22., 23.]);
-        let interleaved = turned(Pairing::Interleaved, 1.0);
+        let interleaved = rotate_with(Pairing::Interleaved, 1.0);
         assert_eq!(interleaved[12..], [-13., 12., -14., -15., 16., 17., -19., 18., -20., -21., 22., 23.]);
-        assert_eq!(turned(Pairing::Half, 2.0)[..6], [0., 2., 4., 6., 4., 5.], "channels past the pairs stay");
+        assert_eq!(
+            rotate_with(Pairing::Half, 2.0)[..6],
+            [0., 2., 4., 6., 4., 5.],
+            "channels past the pairs stay"
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Run<'_> {
                 let gain = gain.map(|gain| self.vector(bound(apply, body, gain)?)).transpose()?;
                 rms_norm(x, *parts, gain.as_deref(), *epsilon)
             }
-            Op::Place { table } => {
+            Op::PositionEmbedding { table } => {
                 let table = bound(apply, body, *table)?;
                 let mut placed = x.clone();
                 let mut place = vec![0.0; x.width];
@@ -145,11 +145,11 @@ impl Run<'_> {
             Op::Multiply if inputs[1].width != x.width => x.times(inputs[1]),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
-            Op::Leave => {
+            Op::StorePerLayerInputs => {
                 cross_layer.aside = inputs[1].clone();
                 x.clone()
             }
-            Op::Take { part } => {
+            Op::PerLayerInput { part } => {
                 let Some(ParamKind::Part(width)) = body.params.get(part.0).map(|param| &param.kind) else {
                     return Err(unbound(body, *part));
                 };
@@ -182,11 +182,11 @@ impl Run<'_> {
                 }
                 heads
             }
-            Op::EachHead { weight, heads, turned } => {
+            Op::PerHeadLinear { weight, heads, transposed } => {
                 let weight = bound(apply, body, *weight)?;
                 let of = &self.graph.weights[weight.0];
                 let of = [of.rows(), of.columns()];
-                mla::each_head(self.numbers, weight, of, (*heads, *turned), x)?
+                mla::per_head_linear(self.numbers, weight, of, (*heads, *transposed), x)?
             }
             Op::LatentAttention { heads, scale, cache } => {
                 let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;

@@ -6,22 +6,22 @@ use crate::rows::{Row, Values};
 use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
 /// For every row, each head's matrix, possibly transposed, times its part of x. The weight has shape `of`.
-pub(crate) fn each_head(
+pub(crate) fn per_head_linear(
     numbers: &dyn WeightRows,
     weight: WeightId,
     of: [usize; 2],
-    (heads, turned): (usize, bool),
+    (heads, transposed): (usize, bool),
     x: &Values,
 ) -> Result<Values, Diagnostic> {
     let [rows, columns] = [of[0] / heads, of[1]];
-    let (takes, gives) = if turned { (rows, columns) } else { (columns, rows) };
+    let (takes, gives) = if transposed { (rows, columns) } else { (columns, rows) };
     let width = heads * gives;
     let mut y = vec![0.0; x.numbers.len() / x.width.max(1) * width];
     let mut matrix = vec![0.0; rows * columns];
     for head in 0..heads {
         numbers.rows(weight, head * rows..(head + 1) * rows, &mut matrix)?;
         let at = |output: usize, input: usize| {
-            f64::from(if turned {
+            f64::from(if transposed {
                 matrix[input * columns + output]
             } else {
                 matrix[output * columns + input]
@@ -48,10 +48,10 @@ pub(crate) fn attention(
     inputs: &[&Values],
 ) -> Values {
     let [q, r, c, k] = inputs else { return Values::default() };
-    let LatentCache { width, turned } = *latents;
+    let LatentCache { width, rope_width } = *latents;
     let dot =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
-    let parts = share(rows.len(), rows.len() * heads * (width + turned) * 2, |range| {
+    let parts = share(rows.len(), rows.len() * heads * (width + rope_width) * 2, |range| {
         let mut out = Vec::with_capacity(range.len() * q.width);
         for row in range {
             let sees = |other: &usize| {
@@ -60,7 +60,7 @@ pub(crate) fn attention(
             let seen: Vec<usize> = (0..rows.len()).filter(sees).collect();
             for head in 0..heads {
                 let q = &q.row(row)[head * width..(head + 1) * width];
-                let r = &r.row(row)[head * turned..(head + 1) * turned];
+                let r = &r.row(row)[head * rope_width..(head + 1) * rope_width];
                 let score =
                     |other: &usize| f64::from(scale) * (dot(q, c.row(*other)) + dot(r, k.row(*other)));
                 let scores: Vec<f64> = seen.iter().map(score).collect();
@@ -91,10 +91,10 @@ mod tests {
     fn each_mla_head_has_its_own_matrix() {
         // [[0, 1, 2], [3, 4, 5]] and [[6, 7, 8], [9, 10, 11]].
         let x = Values { width: 6, numbers: vec![1., 0., 0., 0., 1., 0., 1., 1., 1., 0., 0., 2.] };
-        let y = each_head(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
+        let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
         assert_eq!((y.width, y.numbers), (4, vec![0., 3., 7., 10., 3., 12., 16., 22.]));
         let x = Values { width: 4, numbers: vec![1., 0., 0., 1.] };
-        let y = each_head(&Counted, WeightId(0), [4, 3], (2, true), &x).unwrap();
+        let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, true), &x).unwrap();
         assert_eq!((y.width, y.numbers), (6, vec![0., 1., 2., 9., 10., 11.]));
     }
 
@@ -107,7 +107,7 @@ mod tests {
         let k = values(1, &[0., 7., (3_f32).ln()]);
         // Scores of the last row: 0 * 1 + 1 * 0 and 0 * 3 + 1 * ln 3, so weights are 1 and 3.
         let (q, r) = (values(1, &[0., 0., 0.]), values(1, &[1., 1., 1.]));
-        let latents = LatentCache { width: 1, turned: 1 };
+        let latents = LatentCache { width: 1, rope_width: 1 };
         let found = attention(&latents, (1, 1.0), &rows, &[&q, &r, &c, &k]);
         assert_eq!(found.numbers, [1.0, 5.0, 2.5]);
     }

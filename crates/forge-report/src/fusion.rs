@@ -67,7 +67,7 @@ pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
 
 /// Whether a step runs in the simplest pass: a small batch, greedy sampling, no split-KV attention.
 fn is_plain(step: &Step) -> bool {
-    matches!(step.condition, Condition::Always | Condition::Folded | Condition::Greedy)
+    matches!(step.condition, Condition::Always | Condition::Absorbed | Condition::Greedy)
 }
 
 /// Draws the steps of one schedule next to the nodes, with lines to the nodes that they compute.
@@ -104,10 +104,10 @@ fn draw_steps(
         let class = format!("box {}{maybe}", bound.class(step));
         canvas.rect((x, y - BOX / 2.0), (width, BOX), &class, &step.formula);
         let name = match step.condition {
-            Condition::Always | Condition::Folded | Condition::Greedy => step.name.clone(),
+            Condition::Always | Condition::Absorbed | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
             Condition::Many => format!("{} in prefill", step.name),
-            Condition::Unfolded => format!("{} if expanded", step.name),
+            Condition::Expanded => format!("{} if expanded", step.name),
             Condition::Drawn => format!("{} if sampled", step.name),
         };
         canvas.text((x + 8.0, *y), Anchor::Start, "", &fitted(&name, width - 16.0));
@@ -154,8 +154,8 @@ impl<'a> Bound<'a> {
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
             Some(
-                Spec::Project(_)
-                | Spec::EachHead(_)
+                Spec::Linear(_)
+                | Spec::PerHeadLinear(_)
                 | Spec::ExpertsInner(_)
                 | Spec::ExpertsSum(_)
                 | Spec::ExpertsTiles(_),
@@ -201,19 +201,19 @@ impl<'a> Bound<'a> {
     fn own_steps(&self, steps: &[Step], index: usize, node: &Node) -> Vec<usize> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
-            (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
+            (Op::PositionEmbedding { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (
                 Op::Linear { weight, .. },
-                Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
+                Some(Spec::Linear(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
             ) => self.takes(step, *weight),
-            (Op::EachHead { weight, .. }, Some(Spec::EachHead(_))) => self.takes(step, *weight),
+            (Op::PerHeadLinear { weight, .. }, Some(Spec::PerHeadLinear(_))) => self.takes(step, *weight),
             (
                 Op::LatentAttention { .. },
                 Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendJoin(_)),
             ) => true,
             (
                 Op::RmsNorm { gain: Some(gain), .. },
-                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Project(_)),
+                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Linear(_)),
             ) if self.takes(step, *gain) => true,
             (Op::Rotate { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
             (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
@@ -236,9 +236,9 @@ impl<'a> Bound<'a> {
                 Op::RmsNorm { gain: Some(gain), .. },
                 Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
             ) => self.takes(step, *gain),
-            (Op::Take { .. }, Some(Spec::Take(_))) => true,
-            (Op::Take { .. }, Some(Spec::Project(project))) => {
-                matches!(project.op.epilogue, Epilogue::Multiply { .. })
+            (Op::PerLayerInput { .. }, Some(Spec::SliceColumns(_))) => true,
+            (Op::PerLayerInput { .. }, Some(Spec::Linear(linear))) => {
+                matches!(linear.op.epilogue, Epilogue::Multiply { .. })
             }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_fitted_and_escaped() {
+    fn labels_are_shortened_and_escaped() {
         assert_eq!(fitted("attention_norm", 200.0), "attention_norm");
         assert_eq!(fitted("attention_norm", 60.0), "attenti…");
         let mut canvas = Canvas::new(10.0, 10.0);

@@ -32,7 +32,7 @@ const LEADS: [RunAhead; 6] = [
     RunAhead { tokens_per_pass: 5, passes: 3 },
 ];
 
-fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
+fn repacked(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
@@ -41,13 +41,13 @@ fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, Weigh
 }
 
 fn engine(load: LoadModel, context: u32, slots: u32) -> Engine<CpuDevice> {
-    let (model, weights) = laid_out(load, context, slots);
+    let (model, weights) = repacked(load, context, slots);
     let device = CpuDevice::new(&weights, model.layout(), Some(2)).unwrap().exact(true);
     Engine::new(model, device, context, slots)
 }
 
 #[test]
-fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
+fn generation_does_not_depend_on_run_ahead() {
     let wanted = Reference::new().greedy(&PROMPT, 30);
     for (lead, slots) in LEADS.into_iter().flat_map(|lead| [(lead, 1), (lead, 3)]) {
         let slot = slots - 1;
@@ -66,7 +66,7 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
 
 /// The host samples from the logits of every token; the device samples by itself.
 #[test]
-fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
+fn device_sampling_matches_the_host_at_any_run_ahead() {
     let plain = SamplingParams::default();
     for sampling in [
         SamplingParams { temperature: 2.0, ..plain.clone() },
@@ -99,7 +99,7 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
 
 /// A generation that is stopped after a few tokens, while the device has run ahead.
 #[test]
-fn what_was_written_beyond_the_end_is_none_of_the_text() {
+fn tokens_after_the_end_are_dropped() {
     let reference = Reference::new();
     let wanted = reference.greedy(&PROMPT, 3);
     for lead in LEADS {
@@ -117,7 +117,7 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
 }
 
 #[test]
-fn a_chain_ends_where_positions_do() {
+fn multi_step_decode_ends_at_the_context_length() {
     for lead in LEADS {
         let mut engine = engine(Tiny::load, 9, 1);
         engine.run_tokens(0, &PROMPT, Output::Nothing).unwrap();
@@ -144,7 +144,7 @@ fn a_chain_ends_where_positions_do() {
 /// The recurrent state is where the device has stopped. It can be restored from a snapshot, but not to the
 /// last accepted token.
 #[test]
-fn memories_go_back_to_where_they_were_remembered() {
+fn recurrent_states_are_restored() {
     let text = [3, 1, 4];
     let mut plain = engine(Halving::load, 12, 1);
     let mut wanted = plain.run_tokens(0, &text, Output::Greedy).unwrap().next_tokens;
@@ -176,7 +176,7 @@ fn memories_go_back_to_where_they_were_remembered() {
 /// reads it.
 #[test]
 fn rows_of_a_pass_follow_each_other() {
-    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
+    let (tiny, weights) = repacked(Tiny::load, 40, 1);
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 40, 1);
     engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap().next(3).unwrap();
@@ -221,8 +221,8 @@ impl Device for Failing {
 }
 
 #[test]
-fn what_a_failing_device_has_given_before_is_the_slots() {
-    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
+fn tokens_before_a_device_failure_are_kept() {
+    let (tiny, weights) = repacked(Tiny::load, 40, 1);
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);
     let mut chain = engine.decode_multi_step(0, 5, RunAhead { tokens_per_pass: 3, passes: 1 }).unwrap();

@@ -17,31 +17,32 @@ use support::{
 
 fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
     match shape.format {
-        Format::F32 => cpu::each_head::<cpu::F32>(call, shape),
-        Format::Q4_0 => cpu::each_head::<cpu::Q4_0>(call, shape),
-        Format::Q6K => cpu::each_head::<cpu::Q6K>(call, shape),
-        _ => cpu::each_head::<cpu::AffineBf16<4, 64>>(call, shape),
+        Format::F32 => cpu::per_head_linear::<cpu::F32>(call, shape),
+        Format::Q4_0 => cpu::per_head_linear::<cpu::Q4_0>(call, shape),
+        Format::Q6K => cpu::per_head_linear::<cpu::Q6K>(call, shape),
+        _ => cpu::per_head_linear::<cpu::AffineBf16<4, 64>>(call, shape),
     }
 }
 
 #[test]
-fn every_head_multiplies_its_own_part() {
+fn per_head_matmul_multiplies_each_heads_part() {
     kernel_under_test!(SHAPE, PerHeadLinear, each);
     let mut random = Random(21);
     let affine = affine(4, 64, Scales::Bf16);
     for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
         for (heads, of_matrix, columns) in [(3, 7, 30), (2, 70, 90), (1, 5, 300)] {
-            for (turned, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
+            for (transposed, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
                 let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
-                let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
+                let (takes, gives) = if transposed { (of_matrix, columns) } else { (columns, of_matrix) };
                 let pitch = heads * takes + wider;
-                let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, turned, pitch };
+                let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, transposed, pitch };
                 for rows in [1, 2, 7] {
                     let x = random.numbers(rows * pitch);
                     let product = |at: usize| {
                         let (row, head, output) = (at / gives / heads, at / gives % heads, at % gives);
                         let term = |input: usize| {
-                            let (of_row, of_column) = if turned { (input, output) } else { (output, input) };
+                            let (of_row, of_column) =
+                                if transposed { (input, output) } else { (output, input) };
                             let weight = weights.values[(head * of_matrix + of_row) * columns + of_column];
                             let x = f64::from(x[row * pitch + head * takes + input]);
                             // A weight with an offset is the difference of its scaled quant and the offset.
@@ -62,18 +63,19 @@ fn every_head_multiplies_its_own_part() {
                         Argument::Numbers(x.clone()),
                         Argument::Output(NAN.repeat(rows * heads * gives)),
                     ]);
-                    let kernel = kernel("each_head", buffers, run);
+                    let kernel = kernel("per_head_linear", buffers, run);
                     *SHAPE.write().unwrap() = Some(shape);
                     each_level(|level, threads| {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
                         compare(&what, &numbers_of(&y[0]), &wanted);
                         // A row of a batch has the same bits as when it is alone.
-                        let mut of_one = arguments.clone();
-                        let (x_at, y_at) = (of_one.len() - 2, of_one.len() - 1);
-                        of_one[x_at] = Argument::Numbers(x[..pitch].to_vec());
-                        of_one[y_at] = Argument::Output(NAN.repeat(heads * gives));
-                        let one = run_kernel_as(kernel, &of_one, &[1], Schedule::Batch, level, threads, true);
+                        let mut first_row = arguments.clone();
+                        let (x_at, y_at) = (first_row.len() - 2, first_row.len() - 1);
+                        first_row[x_at] = Argument::Numbers(x[..pitch].to_vec());
+                        first_row[y_at] = Argument::Output(NAN.repeat(heads * gives));
+                        let one =
+                            run_kernel_as(kernel, &first_row, &[1], Schedule::Batch, level, threads, true);
                         assert!(rows == 1 || one[0] == y[0][..heads * gives * 4], "{what}: one by itself");
                     });
                 }
@@ -99,24 +101,24 @@ fn rotation(pairs: usize) -> Rotation {
 }
 
 /// An input row: latent, RoPE key, and RoPE queries in one buffer.
-fn prepare([heads, width, turned]: [usize; 3]) -> LatentPrepare {
-    let pitch = width + turned + heads * turned;
+fn prepare([heads, width, rope_width]: [usize; 3]) -> LatentPrepare {
+    let pitch = width + rope_width + heads * rope_width;
     let columns = LatentColumns {
         queries_pitch: pitch,
-        turned_first: width + turned,
+        q_rope_first: width + rope_width,
         latent_pitch: pitch,
         latent_first: 0,
         key_pitch: pitch,
         key_first: width,
     };
-    LatentPrepare { heads, columns, epsilon: EPSILON, rotation: rotation(turned / 2) }
+    LatentPrepare { heads, columns, epsilon: EPSILON, rotation: rotation(rope_width / 2) }
 }
 
 fn wide(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
-fn turned(head: &[f64], position: u32) -> Vec<f64> {
+fn rotated(head: &[f64], position: u32) -> Vec<f64> {
     let pairs = head.chunks_exact(2).zip(rotation(head.len() / 2).frequencies.into_owned());
     pairs
         .flat_map(|(pair, frequency)| {
@@ -136,14 +138,14 @@ fn prepared(
     row: &[f32],
     gain: &[f32],
     position: u32,
-    [heads, width, of_turned]: [usize; 3],
+    [heads, width, rope_width]: [usize; 3],
 ) -> [Vec<f64>; 2] {
     let latent = wide(&row[..width]);
     let mean = latent.iter().map(|x| x * x).sum::<f64>() / width as f64;
     let factor = 1.0 / (mean + f64::from(EPSILON)).sqrt();
     let normed = latent.iter().zip(gain).map(|(x, gain)| x * factor * f64::from(*gain));
-    let heads = wide(&row[width..][..(1 + heads) * of_turned]);
-    let mut heads = heads.chunks_exact(of_turned).map(|head| turned(head, position));
+    let heads = wide(&row[width..][..(1 + heads) * rope_width]);
+    let mut heads = heads.chunks_exact(rope_width).map(|head| rotated(head, position));
     let key = heads.next().unwrap_or_default();
     [normed.chain(key).collect(), heads.flatten().collect()]
 }
@@ -158,11 +160,11 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
 
 /// Rows are appended to the latent cache, and other entries do not change.
 #[test]
-fn lines_are_appended_as_they_are_or_prepared() {
+fn mla_append_writes_plain_or_prepared_lines() {
     kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
     let mut random = Random(22);
-    for sizes @ [heads, width, of_turned] in SHAPES {
-        let record = width + of_turned;
+    for sizes @ [heads, width, rope_width] in SHAPES {
+        let record = width + rope_width;
         let before = random.numbers(SLOTS * CONTEXT * record);
         let scalars = [ROWS.len() as u32, CONTEXT as u32];
         let check = |found: &[u8], lines: &[Vec<f64>]| {
@@ -172,11 +174,11 @@ fn lines_are_appended_as_they_are_or_prepared() {
             }
             compare(&format!("{sizes:?}"), &numbers_of(found), &near(&wanted));
         };
-        let append = |prepare| LatentAppend { width, turned: of_turned, cache: Format::F32, prepare };
-        let (latent, key) = (random.numbers(2 * width), random.numbers(2 * of_turned));
+        let append = |prepare| LatentAppend { width, rope_width, cache: Format::F32, prepare };
+        let (latent, key) = (random.numbers(2 * width), random.numbers(2 * rope_width));
         let lines: Vec<Vec<f64>> = latent
             .chunks_exact(width)
-            .zip(key.chunks_exact(of_turned))
+            .zip(key.chunks_exact(rope_width))
             .map(|(latent, key)| [wide(latent), wide(key)].concat())
             .collect();
         let arguments = [
@@ -204,10 +206,10 @@ fn lines_are_appended_as_they_are_or_prepared() {
             Argument::Numbers(gain),
             words(|row| row.0),
             words(|row| row.1),
-            Argument::Output(NAN.repeat(2 * heads * of_turned)),
+            Argument::Output(NAN.repeat(2 * heads * rope_width)),
             Argument::Output(bytes_of(&before)),
         ];
-        let buffers = vec!["queries", "latent", "key", "gain", "slots", "positions", "turned", "latents"];
+        let buffers = vec!["queries", "latent", "key", "gain", "slots", "positions", "q_rope", "latents"];
         let kernel = kernel("append", buffers, run);
         *SHAPE.write().unwrap() = Some(append(Some(prepare)));
         let [lines, queries] =
@@ -221,11 +223,11 @@ fn lines_are_appended_as_they_are_or_prepared() {
 }
 
 #[test]
-fn heads_share_latents() {
+fn mla_heads_share_latents() {
     kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
     let mut random = Random(23);
-    for sizes @ [heads, width, of_turned] in SHAPES {
-        let record = width + of_turned;
+    for sizes @ [heads, width, rope_width] in SHAPES {
+        let record = width + rope_width;
         let prepare = prepare(sizes);
         let pitch = prepare.columns.latent_pitch;
         let (rows, gain) = (random.numbers(2 * pitch), random.numbers(width));
@@ -242,7 +244,7 @@ fn heads_share_latents() {
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let plain = wide(&q[(row * heads + head) * width..][..width]);
-                let query = [plain, made[row][1][head * of_turned..][..of_turned].to_vec()].concat();
+                let query = [plain, made[row][1][head * rope_width..][..rope_width].to_vec()].concat();
                 let line = |position: u32| wide(&lines[place((*slot, position), record)..][..record]);
                 let score = |position: u32| {
                     let products = query.iter().zip(line(position)).map(|(q, c)| q * c);
@@ -262,26 +264,20 @@ fn heads_share_latents() {
                 wanted.extend(sums);
             }
         }
-        let attend = |prologue| LatentAttend {
-            heads,
-            width,
-            turned: of_turned,
-            cache: Format::F32,
-            scale: SCALE,
-            prologue,
-        };
+        let attend =
+            |prologue| LatentAttend { heads, width, rope_width, cache: Format::F32, scale: SCALE, prologue };
         let scalars = [2, CONTEXT as u32, 1];
         let output = || Argument::Output(NAN.repeat(2 * heads * width));
-        let turned: Vec<f32> = made.iter().flat_map(|made| &made[1]).map(|x| *x as f32).collect();
+        let q_rope: Vec<f32> = made.iter().flat_map(|made| &made[1]).map(|x| *x as f32).collect();
         let arguments = [
             Argument::Numbers(q.clone()),
-            Argument::Numbers(turned),
+            Argument::Numbers(q_rope),
             Argument::Numbers(lines.clone()),
             words(|row| row.0),
             words(|row| row.1),
             output(),
         ];
-        let plain = kernel("attend", vec!["q", "turned", "latents", "slots", "positions", "heads"], run);
+        let plain = kernel("attend", vec!["q", "q_rope", "latents", "slots", "positions", "heads"], run);
         *SHAPE.write().unwrap() = Some(attend(None));
         each_level(|level, threads| {
             let left = run_kernel(plain, &arguments, &scalars, level, threads);
@@ -311,11 +307,11 @@ fn heads_share_latents() {
 }
 
 #[test]
-fn a_share_is_what_lines_hold() {
-    kernel_under_test!(SHAPE, MlaLoadLatents, cpu::latent_share);
+fn load_latents_reads_a_kv_tile() {
+    kernel_under_test!(SHAPE, MlaLoadLatents, cpu::load_latents);
     let mut random = Random(24);
-    for [_, width, turned] in SHAPES {
-        let record = width + turned;
+    for [_, width, rope_width] in SHAPES {
+        let record = width + rope_width;
         let lines = random.numbers(SLOTS * CONTEXT * record);
         let (begin, rows) = (7, 70);
         let own = wide(&lines[place((1, begin), record)..][..rows * record]);
@@ -323,41 +319,42 @@ fn a_share_is_what_lines_hold() {
             let line = |line: &[f64]| line[range.clone()].to_vec();
             own.chunks_exact(record).flat_map(line).map(|x| (x, 0.0)).collect()
         };
-        let kernel = kernel("share", vec!["latents", "slots", "share", "turned_keys"], run);
+        let kernel = kernel("load_latents", vec!["latents", "slots", "latent_tile", "k_rope"], run);
         let arguments = [
             Argument::Numbers(lines),
             Argument::Words(vec![1]),
             Argument::Output(NAN.repeat(rows * width)),
-            Argument::Output(NAN.repeat(rows * turned)),
+            Argument::Output(NAN.repeat(rows * rope_width)),
         ];
-        *SHAPE.write().unwrap() = Some(MlaLoadLatents { width, turned, cache: Format::F32 });
+        *SHAPE.write().unwrap() = Some(MlaLoadLatents { width, rope_width, cache: Format::F32 });
         each_level(|level, threads| {
             let scalars = [rows as u32, CONTEXT as u32, begin];
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
             compare(&format!("{level:?} {width}"), &numbers_of(&left[0]), &part(0..width));
-            compare(&format!("{level:?} {turned}"), &numbers_of(&left[1]), &part(width..record));
+            compare(&format!("{level:?} {rope_width}"), &numbers_of(&left[1]), &part(width..record));
         });
     }
 }
 
 /// Attention tile by tile equals attention over all positions.
 #[test]
-fn heads_meet_keys_and_values_share_by_share() {
-    kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_unfolded);
+fn attention_over_kv_splits_is_exact() {
+    kernel_under_test!(SHAPE, MlaAttentionExpanded, cpu::attend_expanded);
     let mut random = Random(25);
-    for [heads, keys, of_turned, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
+    for [heads, keys, rope_width, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
         let (rows, first) = (5, 140);
         let (length, queries_pitch) = (first + rows, heads * keys + 3);
         let q = random.numbers(rows * queries_pitch);
-        let turned = random.numbers(rows * heads * of_turned);
-        let [k, t, v] = [heads * keys, of_turned, heads * values].map(|width| random.numbers(length * width));
+        let q_rope = random.numbers(rows * heads * rope_width);
+        let [k, t, v] =
+            [heads * keys, rope_width, heads * values].map(|width| random.numbers(length * width));
         let mut wanted = Vec::new();
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let plain = &q[row * queries_pitch + head * keys..][..keys];
-            let query = wide(&[plain, &turned[(row * heads + head) * of_turned..][..of_turned]].concat());
+            let query = wide(&[plain, &q_rope[(row * heads + head) * rope_width..][..rope_width]].concat());
             let score = |position: usize| {
                 let key = &k[(position * heads + head) * keys..][..keys];
-                let key = wide(&[key, &t[position * of_turned..][..of_turned]].concat());
+                let key = wide(&[key, &t[position * rope_width..][..rope_width]].concat());
                 f64::from(SCALE) * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>()
             };
             let scores: Vec<f64> = (0..=first + row).map(score).collect();
@@ -374,10 +371,9 @@ fn heads_meet_keys_and_values_share_by_share() {
             }
             wanted.extend(sums);
         }
-        let buffers = vec!["q", "turned", "keys", "turned_keys", "values", "positions", "heads", "carried"];
+        let buffers = vec!["q", "q_rope", "keys", "k_rope", "values", "positions", "heads", "carried"];
         let kernel = kernel("attend", buffers, run);
-        let shape =
-            MlaAttentionExpanded { heads, keys, turned: of_turned, values, queries_pitch, scale: SCALE };
+        let shape = MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale: SCALE };
         *SHAPE.write().unwrap() = Some(shape);
         each_level(|level, threads| {
             let mut left = [NAN.repeat(rows * heads * values), NAN.repeat(rows * heads * 2)];
@@ -389,7 +385,7 @@ fn heads_meet_keys_and_values_share_by_share() {
                 let [out, carried] = left.clone().map(Argument::Output);
                 let arguments = [
                     Argument::Numbers(q.clone()),
-                    Argument::Numbers(turned.clone()),
+                    Argument::Numbers(q_rope.clone()),
                     part(&k),
                     part(&t),
                     part(&v),

@@ -34,7 +34,7 @@ const ONE: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 const OTHER: [u32; 7] = [2, 7, 1, 8, 2, 8, 1];
 
 #[test]
-fn texts_in_turns_are_those_read_alone() {
+fn interleaved_sequences_match_single_ones() {
     let mut both = engine(2);
     for length in 1..=7 {
         assert_eq!(fed(&mut both, 0, &ONE[length - 1..length]), sum(&ONE[..length]));
@@ -49,7 +49,7 @@ fn texts_in_turns_are_those_read_alone() {
 }
 
 #[test]
-fn a_slot_goes_back_to_its_beginning_alone() {
+fn recurrent_slots_rewind_to_the_start_only() {
     let mut engine = engine(2);
     fed(&mut engine, 0, &ONE);
     assert_eq!(
@@ -65,7 +65,7 @@ fn a_slot_goes_back_to_its_beginning_alone() {
 }
 
 #[test]
-fn a_slot_goes_back_to_where_it_was_remembered() {
+fn recurrent_slots_rewind_to_saved_positions() {
     let mut engine = engine(2);
     fed(&mut engine, 0, &ONE[..4]);
     engine.snapshot_state(0);

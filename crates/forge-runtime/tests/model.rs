@@ -48,7 +48,7 @@ fn close(got: &[f32], wanted: &[f64]) {
 const IDS: [u32; 21] = [3, 49, 1, 7, 7, 7, 0, 12, 30, 31, 5, 6, 44, 2, 9, 10, 11, 13, 28, 41, 17];
 
 #[test]
-fn logits_are_the_references_however_ids_are_fed() {
+fn logits_match_the_reference_in_any_chunking() {
     let wanted = Reference::new().logits(&IDS);
     for (number, level) in Isa::available().into_iter().enumerate() {
         for chunks in [vec![21], vec![1; 21], vec![8, 1, 12], vec![3, 18]] {
@@ -73,7 +73,7 @@ fn long_text() -> Vec<u32> {
 }
 
 #[test]
-fn a_text_several_times_longer_than_the_ring() {
+fn texts_longer_than_the_ring_match_the_reference() {
     let ids = long_text();
     let wanted = Reference::new().logits(&ids);
     for chunks in [vec![150], vec![1; 150], vec![7, 1, 90, 3, 49]] {
@@ -92,7 +92,7 @@ fn a_text_several_times_longer_than_the_ring() {
 /// The ring has 64 positions and the window 20. After 150 positions, position 105 reads positions from 86 on,
 /// which are available; position 104 would read 85, which is not.
 #[test]
-fn a_slot_goes_back_as_far_as_its_ring_reaches() {
+fn slots_rewind_within_their_ring() {
     let (ids, reference) = (long_text(), Reference::new());
     let after = |kept: usize, more: &[u32]| reference.logits(&[&ids[..kept], more].concat());
     for (back_to, kept) in [(150, 150), (149, 149), (120, 120), (105, 105), (104, 0), (64, 0), (1, 0), (0, 0)]
@@ -130,7 +130,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
 /// Copied positions are bitwise identical to computed ones, before and after the ring wraps, as far back as
 /// it reaches.
 #[test]
-fn a_slot_takes_over_what_another_one_has() {
+fn slots_copy_the_prefix_of_other_slots() {
     let (ids, more) = (long_text(), IDS[..5].to_vec());
     for (read, length, kept) in [
         (40, 40, 40),
@@ -146,14 +146,14 @@ fn a_slot_takes_over_what_another_one_has() {
         engine.run_tokens(2, &ids[100..130], Output::Nothing).unwrap();
         assert_eq!(engine.copy(1, 2, length), kept, "{length} of {read}");
         assert_eq!((engine.length(1), engine.length(2)), (read as u32, kept));
-        let mut said =
+        let mut logits =
             |slot: u32, text: &[u32]| engine.run_tokens(slot, text, Output::AllLogits).unwrap().logits;
-        let copied = said(2, &more);
+        let copied = logits(2, &more);
         let whole = [&ids[..kept as usize], &more].concat();
-        assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
+        assert_eq!(copied[..], logits(3, &whole)[kept as usize..], "{length} of {read}");
         // The source slot continues unaffected.
-        said(0, &ids[..read]);
-        assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
+        logits(0, &ids[..read]);
+        assert_eq!(logits(1, &more), logits(0, &more), "{length} of {read}");
         // A copy reaches as far back as its source. Copying a slot to itself does nothing.
         for back_to in [kept.saturating_sub(1), kept.saturating_sub(40)] {
             assert!(
@@ -206,7 +206,7 @@ proptest::proptest! {
     /// Batch invariance: sequences of any length, in any chunks and any order, in passes with rows of other
     /// sequences, have logits that are bitwise identical to those of a sequence alone.
     #[test]
-    fn what_a_slot_gets_does_not_depend_on_the_others(
+    fn slots_are_batch_invariant(
         lengths in proptest::collection::vec(1_usize..21, 1..5),
         choices in proptest::collection::vec(0_usize..1000, 200),
         level in 0_usize..8,
@@ -243,7 +243,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn greedy_ids_are_the_references() {
+fn greedy_tokens_match_the_reference() {
     let wanted = Reference::new().greedy(&IDS[..4], 12);
     let mut engine = engine(Isa::available()[0], 2, 20, 1);
     let mut next = engine.run_tokens(0, &IDS[..4], Output::Greedy).unwrap().next_tokens[0];
@@ -256,7 +256,7 @@ fn greedy_ids_are_the_references() {
 }
 
 #[test]
-fn what_cannot_be_fed_is_refused() {
+fn rejects_invalid_token_input() {
     let mut engine = engine(Isa::available()[0], 1, 6, 2);
     for (slot, ids, part) in [
         (0, &[1, 50][..], "token id 50 is out of range: tiny has token ids 0 to 49"),
@@ -376,7 +376,7 @@ fn a_recording_has_all_device_commands() {
 }
 
 #[test]
-fn a_weight_file_that_does_not_fit_is_refused_by_name() {
+fn rejects_weight_files_of_other_models() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     let open = || match WeightFile::open(&path) {

@@ -29,7 +29,7 @@ fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn convolutions_see_the_last_rows_of_their_slot() {
+fn convolutions_read_the_conv_state_of_their_slot() {
     kernel_under_test!(SHAPE, ops::CausalConv, cpu::convolve);
     let mut random = Random(11);
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
@@ -77,11 +77,11 @@ fn the_state_is_updated_row_by_row() {
         let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
         let value = random.numbers(rows * heads * values);
         // From full decay to none: time steps from -200 to 200.
-        let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
-        let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
+        let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
-        let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
+        let (mut memory, mut output) = (wide(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
@@ -90,7 +90,7 @@ fn the_state_is_updated_row_by_row() {
                     part.iter().map(|x| x / length).collect()
                 };
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
-                let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
+                let softplus = (f64::from(dt[of_head]) + f64::from(bias[head])).exp().ln_1p();
                 let decay = (-f64::from(rate[head]).exp() * softplus).exp();
                 let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
@@ -99,27 +99,16 @@ fn the_state_is_updated_row_by_row() {
                     let ask =
                         |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
-                    let learnt = f64::from(strength[of_head]) * unknown;
+                    let learnt = f64::from(beta[of_head]) * unknown;
                     column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
-                    said[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                    output[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
             }
         }
-        let names = [
-            "query",
-            "key",
-            "value",
-            "time",
-            "strength",
-            "rate",
-            "bias",
-            "slots",
-            "positions",
-            "memory",
-            "heads",
-        ];
+        let names =
+            ["query", "key", "value", "dt", "beta", "rate", "bias", "slots", "positions", "memory", "heads"];
         let kernel = kernel("delta_rule", names.to_vec(), run);
-        let inputs = [query, key, value, time, strength, rate, bias].map(Argument::Numbers);
+        let inputs = [query, key, value, dt, beta, rate, bias].map(Argument::Numbers);
         let outputs =
             [Argument::Output(bytes_of(&before)), Argument::Output(NAN.repeat(rows * heads * values))];
         let arguments: Vec<Argument> =
@@ -129,7 +118,7 @@ fn the_state_is_updated_row_by_row() {
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
             compare(&format!("memory {level:?} {keys}"), &numbers_of(&left[0]), &near(&memory));
-            compare(&format!("{level:?} {keys}"), &numbers_of(&left[1]), &near(&said));
+            compare(&format!("{level:?} {keys}"), &numbers_of(&left[1]), &near(&output));
         });
     }
 }
@@ -157,7 +146,7 @@ fn rule(shape: &mixer::Shape) -> ops::DeltaRule {
 }
 
 #[test]
-fn mixers_convolve_update_and_gate() {
+fn delta_rule_convolves_updates_and_gates() {
     kernel_under_test!(CONVOLVE, ops::CausalConv, cpu::convolve);
     let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
     let mut random = Random(13);
@@ -168,14 +157,14 @@ fn mixers_convolve_update_and_gate() {
         let before_tail = random.numbers(SLOTS * of_slot);
         let before = random.numbers(SLOTS * shape.memory());
         let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
-        let (mut convolved, mut said) = (Vec::new(), Vec::new());
+        let (mut convolved, mut output) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
             let made = mixer::convolve(&shape, &weights.taps, row, tail, position);
             let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-            said.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, position));
+            output.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, position));
             convolved.extend(made);
         }
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
@@ -199,7 +188,7 @@ fn mixers_convolve_update_and_gate() {
             compare(&format!("tail {shape:?}"), &numbers_of(&left[0]), &near(&tail));
             compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
         });
-        learns(&shape, &weights, [singles, inputs, before], [&memory, &said]);
+        learns(&shape, &weights, [singles, inputs, before], [&memory, &output]);
     }
 }
 
@@ -208,7 +197,7 @@ fn learns(
     shape: &mixer::Shape,
     weights: &mixer::Weights,
     [convolved, inputs, before]: [Vec<f32>; 3],
-    [memory, said]: [&[f64]; 2],
+    [memory, output]: [&[f64]; 2],
 ) {
     kernel_under_test!(SHAPE, ops::DeltaRule, cpu::delta_rule);
     let names = ["convolved", "inputs", "rate", "bias", "gain", "slots", "positions", "memory", "heads"];
@@ -224,18 +213,18 @@ fn learns(
         column(|row| row.0),
         column(|row| row.1),
         Argument::Output(bytes_of(&before)),
-        Argument::Output(NAN.repeat(said.len())),
+        Argument::Output(NAN.repeat(output.len())),
     ];
     *SHAPE.write().unwrap() = Some(rule(shape));
     each_level(|level, threads| {
         let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
         compare(&format!("memory {shape:?}"), &numbers_of(&left[0]), &near(memory));
-        compare(&format!("heads {shape:?}"), &numbers_of(&left[1]), &near(said));
+        compare(&format!("heads {shape:?}"), &numbers_of(&left[1]), &near(output));
     });
 }
 
 #[test]
-fn a_row_of_a_slot_takes_one_step() {
+fn delta_step_processes_one_row_of_a_slot() {
     kernel_under_test!(SHAPE, ops::DeltaStep, cpu::delta_step);
     let names = ["inputs", "taps", "rate", "bias", "gain", "slots", "positions", "tail", "memory", "heads"];
     let kernel = kernel("delta_step", names.to_vec(), run);
@@ -248,24 +237,24 @@ fn a_row_of_a_slot_takes_one_step() {
             let of_slot = shape.taps * shape.channels();
             let [before_tail, before] =
                 [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-            let (mut tail, mut memory, mut said) = (wide(&before_tail), wide(&before), Vec::new());
+            let (mut tail, mut memory, mut output) = (wide(&before_tail), wide(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
                 let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
                 let made = mixer::convolve(&shape, &weights.taps, row, tail, *position);
                 let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-                said.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, *position));
+                output.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, *position));
             }
             let mixer::Weights { taps, rate, bias, gain } = weights;
             let numbers = [inputs, taps, rate, bias, gain].map(Argument::Numbers);
             let words = [rows.map(|row| row.0), rows.map(|row| row.1)]
                 .map(|words| Argument::Words(words.iter().map(|word| *word as u32).collect()));
-            let outputs = [bytes_of(&before_tail), bytes_of(&before), NAN.repeat(said.len())];
+            let outputs = [bytes_of(&before_tail), bytes_of(&before), NAN.repeat(output.len())];
             let arguments: Vec<Argument> =
                 numbers.into_iter().chain(words).chain(outputs.map(Argument::Output)).collect();
             *SHAPE.write().unwrap() = Some(ops::DeltaStep { rule: rule(&shape), taps: shape.taps });
             each_level(|level, threads| {
                 let left = run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads);
-                for (bytes, wanted) in left.iter().zip([&tail, &memory, &said]) {
+                for (bytes, wanted) in left.iter().zip([&tail, &memory, &output]) {
                     compare(&format!("{shape:?}"), &numbers_of(bytes), &near(wanted));
                 }
             });

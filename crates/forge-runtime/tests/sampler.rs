@@ -12,7 +12,7 @@ fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
 }
 
 #[test]
-fn what_a_models_makers_say_is_taken_or_refused() {
+fn reads_or_rejects_generation_configs() {
     let configured = |text: &str| SamplingParams::from_generation_config(text.as_bytes());
     let ordinary = SamplingParams::ordinary();
     for nothing in ["{}", r#"{"temperature": null, "top_k": null, "do_sample": null, "max_length": "20"}"#] {
@@ -32,7 +32,7 @@ fn what_a_models_makers_say_is_taken_or_refused() {
             ..ordinary
         })
     );
-    let refused = [
+    let rejected = [
         ("{", "not valid JSON: "),
         ("[]", "not a JSON object"),
         (r#"{"do_sample": "no"}"#, "do_sample must be true or false, not \"no\""),
@@ -46,7 +46,7 @@ fn what_a_models_makers_say_is_taken_or_refused() {
         (r#"{"min_p": true}"#, "min_p must be a number, not true"),
         (r#"{"repetition_penalty": 0}"#, "repetition-penalty must be above 0, not 0"),
     ];
-    for (text, why) in refused {
+    for (text, why) in rejected {
         let told = configured(text).unwrap_err();
         assert!(told.starts_with(why), "{text}: {told}");
     }
@@ -156,7 +156,7 @@ fn settings() -> impl Strategy<Value = SamplingParams> {
 
 proptest! {
     #[test]
-    fn draws_follow_the_definition(logits in logits(), sampling in settings(), seed: u64) {
+    fn sampling_follows_its_definition(logits in logits(), sampling in settings(), seed: u64) {
         let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
         for index in 0..20 {
             prop_assert_eq!(draw(&mut sampler, &logits), defined(&logits, &sampling, seed, index));
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_typical_is_drawn(
+    fn typical_sampling_keeps_typical_tokens(
         logits in proptest::collection::vec(-8.0_f32..8.0, 1..40),
         typical_p in 0.3_f32..1.0,
         seed: u64,
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_a_number_is_not_drawn(at in 0_usize..5, seed: u64) {
+    fn nan_logits_are_not_sampled(at in 0_usize..5, seed: u64) {
         let mut logits = [1.0_f32, 2.0, 3.0, 4.0, 5.0];
         logits[at] = if seed.is_multiple_of(2) { f32::NAN } else { f32::NEG_INFINITY };
         for sampling in [SamplingParams::default(), SamplingParams { top_p: 0.9, top_k: 4, ..SamplingParams::default() }] {
@@ -222,7 +222,7 @@ fn weights_are_powers_and_never_grow_with_distance() {
 }
 
 #[test]
-fn weights_are_of_the_softmax() {
+fn routing_weights_are_of_the_softmax() {
     let mut logits = (0..2000).map(|i| (i as f32 * 0.37).sin() * 9.0 - i as f32 * 0.004);
     for temperature in [0.3_f32, 1.0, 2.5] {
         let DeviceSampling { scale, .. } =
@@ -237,7 +237,7 @@ fn weights_are_of_the_softmax() {
 }
 
 #[test]
-fn ids_are_drawn_as_often_as_they_are_probable() {
+fn tokens_are_sampled_with_their_probability() {
     let logits: Vec<f32> = vec![0.0, 1.0, -1.0, 0.5, 2.0, 2.0, -3.0];
     for sampling in [
         SamplingParams::default(),
@@ -265,14 +265,14 @@ fn ids_are_drawn_as_often_as_they_are_probable() {
 }
 
 #[test]
-fn temperature_0_takes_the_first_of_the_largest() {
+fn temperature_0_returns_the_first_maximum() {
     let mut sampler = Sampler::new(SamplingParams::greedy(), 1, &[]);
     assert_eq!(draw(&mut sampler, &[1.0, 3.0, 3.0, f32::NAN]), 1);
     assert_eq!(draw(&mut sampler, &[f32::NAN, f32::NEG_INFINITY, -3.0]), 2);
 }
 
 #[test]
-fn what_has_been_written_changes_logits() {
+fn penalties_change_logits_of_generated_tokens() {
     // Logits 2, 1, 0, -1. The prompt is [0, 3], and the output so far [0, 0, 1], chosen by a bias.
     for (name, penalties, expected) in [
         ("nothing", SamplingParams::greedy(), [2.0, 1.0, 0.0, -1.0]),
@@ -319,7 +319,7 @@ fn what_has_been_written_changes_logits() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_refused() {
+fn rejects_invalid_sampling_parameters() {
     for (sampling, right) in [
         (SamplingParams::default(), true),
         (SamplingParams { temperature: 0.0, ..SamplingParams::default() }, true),

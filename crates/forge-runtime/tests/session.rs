@@ -53,7 +53,7 @@ fn count(count: usize) -> GenerationParams {
 }
 
 #[test]
-fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
+fn cached_prefixes_are_reused_without_changing_results() {
     CHAINS.into_iter().for_each(|chain| held(session(64).with_tokens_per_pass(chain)));
 }
 
@@ -80,7 +80,7 @@ fn held(mut session: Session<CpuDevice>) {
 /// A ring of 64 positions with a window of 20: a conversation that rewinds by few tokens reuses the cache,
 /// and one that rewinds by many is reprocessed.
 #[test]
-fn what_a_ring_has_lost_is_read_again() {
+fn positions_lost_from_a_ring_are_recomputed() {
     let reference = Reference::new();
     let mut session = session(200);
     let long: Vec<u32> = (0..150).map(|i| (i * i * 7 + i * 3 + 5) % 50).collect();
@@ -114,7 +114,7 @@ fn conversations_are_rendered_and_answered() {
 }
 
 #[test]
-fn texts_end_for_a_reason() {
+fn generation_reports_its_finish_reason() {
     let prompt = [5, 6, 7];
     let greedy = Reference::new().greedy(&prompt, 20);
     let stop = format!("w{} w{}", greedy[1], greedy[2]);
@@ -148,7 +148,7 @@ fn texts_end_for_a_reason() {
 }
 
 #[test]
-fn long_prompts_say_how_far_they_are_read() {
+fn long_prompts_report_progress() {
     let mut session = session(64);
     let prompt: Vec<u32> = (3..30).collect();
     let mut read = Vec::new();
@@ -160,8 +160,8 @@ fn long_prompts_say_how_far_they_are_read() {
     };
     session.generate(&prompt, count(1), None, &mut listen).unwrap();
     assert_eq!(read, [(8, 27), (16, 27), (24, 27)]);
-    let refused = session.generate(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
-    let message = refused.unwrap_err().to_string();
+    let rejected = session.generate(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
+    let message = rejected.unwrap_err().to_string();
     assert!(message.contains("65 tokens exceed the context length of 64"), "{message}");
 }
 
@@ -186,7 +186,7 @@ impl Constraint for Even {
 }
 
 #[test]
-fn constraints_are_obeyed() {
+fn generation_obeys_constraints() {
     for temperature in [0.0, 2.0] {
         let sampling = SamplingParams { temperature, ..SamplingParams::default() };
         let settings = GenerationParams { sampling, seed: 3, ..count(20) };
@@ -199,7 +199,7 @@ fn constraints_are_obeyed() {
 }
 
 #[test]
-fn probabilities_are_the_models_whatever_is_drawn() {
+fn logprobs_are_of_the_unmodified_distribution() {
     let settings = GenerationParams {
         sampling: SamplingParams { bias: vec![(7, 100.0)], ..SamplingParams::greedy() },
         logprobs: Some(2),

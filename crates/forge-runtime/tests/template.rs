@@ -25,7 +25,7 @@ fn render(source: &str, messages: &Value, tools: &[Value], variables: &Value) ->
 }
 
 #[test]
-fn conversations_of_the_oracle_become_its_text_and_its_ids() {
+fn chat_templates_match_hugging_face() {
     let mut chats = 0;
     for model in models() {
         let golden = std::fs::read(model.join("tokenizer_golden.json")).unwrap();
@@ -52,7 +52,7 @@ fn conversations_of_the_oracle_become_its_text_and_its_ids() {
 }
 
 #[test]
-fn templates_say_what_pythons_say() {
+fn templates_match_jinja2() {
     let messages = json!([{ "role": "user", "content": " Hi, caf\u{e9} <b> \"x\"\n" }]);
     let tools = [
         json!({ "type": "function", "function": { "name": "f", "parameters": { "z": 1, "a": [1.5, null, true, {}] } } }),
@@ -92,7 +92,7 @@ fn templates_say_what_pythons_say() {
 
 /// The output of transformers 5.24 with jinja2 3.1.6 for the same input.
 #[test]
-fn values_have_pythons_semantics() {
+fn values_have_python_semantics() {
     let variables = json!({
         "nil": null, "text": "a\u{e9}<\"'&", "items": [1, 1.5, null, true, "it's", {"z": 1, "a": "\u{2014}"}],
         "numbers": [1e20, 1e16, 1e15, 1e-5, 0.0001, 0.1], "nested": {"b": [1, 2.0], "a": {"x": "\u{1f600}"}}, "empty": {},
@@ -171,7 +171,7 @@ fn values_have_pythons_semantics() {
 }
 
 #[test]
-fn what_python_rejects_is_rejected() {
+fn rejects_what_jinja2_rejects() {
     for (source, expected) in [
         ("{% for x in nil %}{% endfor %}", "none is not iterable"),
         ("{% for x in nil if x %}{% endfor %}", "none is not iterable"),
@@ -206,7 +206,7 @@ fn errors_of_a_template_are_reported() {
 }
 
 #[test]
-fn a_template_is_found_wherever_checkpoints_keep_it() {
+fn finds_chat_templates_in_all_checkpoint_files() {
     let hello = [Message::user("hello")];
     let tool = [json!({})];
     let named = json!([{ "name": "default", "template": "D" }, { "name": "tool_use", "template": "T" }]);

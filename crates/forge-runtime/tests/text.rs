@@ -58,7 +58,7 @@ fn pieces(text: &Tokenizer, ids: &[u32]) -> Vec<String> {
 }
 
 #[test]
-fn texts_of_the_oracle_become_its_ids_and_come_back() {
+fn tokenizers_match_hugging_face() {
     for model in models() {
         let text = Tokenizer::read(&model.join("tokenizer.json")).unwrap();
         let golden: Value =
@@ -78,7 +78,7 @@ fn texts_of_the_oracle_become_its_ids_and_come_back() {
 }
 
 #[test]
-fn characters_come_out_whole() {
+fn streams_emit_whole_characters() {
     for text in [Tokenizer::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
         let ids = text.encode("\u{20ac}\u{20ac}\u{1f600}!", true).unwrap();
         let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
@@ -94,7 +94,7 @@ fn characters_come_out_whole() {
 
 proptest! {
     #[test]
-    fn what_streams_out_is_the_whole_text(words in "([a-d \u{e9}\u{20ac}\u{1f600}\n]|\\PC){0,40}") {
+    fn streamed_pieces_form_the_whole_text(words in "([a-d \u{e9}\u{20ac}\u{1f600}\n]|\\PC){0,40}") {
         for text in [Tokenizer::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
             let ids = text.encode(&words, true).unwrap();
             prop_assert_eq!(pieces(&text, &ids).concat(), text.decode(&ids).unwrap());

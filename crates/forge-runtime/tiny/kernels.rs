@@ -97,7 +97,7 @@ pub fn final_norm(
     pass.dispatch(&FINAL_NORM, &bindings, &[rows], [rows, 1, 1]);
 }
 
-macro_rules! project {
+macro_rules! linear {
     ($name:ident, $kernel:ident, $format:ident, $outputs:literal, $inputs:literal, $epilogue:expr) => {
         pub static $kernel: Kernel = Kernel {
             name: stringify!($name),
@@ -106,7 +106,7 @@ macro_rules! project {
             strips: None,
             cost: KernelCost::NONE,
             cpu: |call| {
-                cpu::project::<$format>(
+                cpu::linear::<$format>(
                     call,
                     &ops::Linear {
                         format: Format::$format,
@@ -130,11 +130,11 @@ macro_rules! project {
     };
 }
 
-project!(qkv, QKV, Q4_0, 80, 40, Epilogue::Store);
-project!(output, OUTPUT, Q8_0, 40, 40, Epilogue::Add);
-project!(gate_up, GATE_UP, Q8_0, 48, 40, Epilogue::Gate(Gating::Plain(Activation::Silu)));
-project!(down, DOWN, Q8_0, 40, 24, Epilogue::Add);
-project!(head, HEAD, Q8_0, 50, 40, Epilogue::Store);
+linear!(qkv, QKV, Q4_0, 80, 40, Epilogue::Store);
+linear!(output, OUTPUT, Q8_0, 40, 40, Epilogue::Add);
+linear!(gate_up, GATE_UP, Q8_0, 48, 40, Epilogue::Gate(Gating::Plain(Activation::Silu)));
+linear!(down, DOWN, Q8_0, 40, 24, Epilogue::Add);
+linear!(head, HEAD, Q8_0, 50, 40, Epilogue::Store);
 
 pub const FREQUENCIES: [f32; 5] = [1.0, 0.158_489_3, 0.025_118_864, 0.003_981_071_7, 0.000_630_957_36];
 

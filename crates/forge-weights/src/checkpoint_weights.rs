@@ -28,7 +28,7 @@ where
     /// Quantized rows of one matrix of a weight.
     fn codes(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
-        if weight.cut.is_some_and(WeightSlice::turns) {
+        if weight.cut.is_some_and(WeightSlice::transposes) {
             let message = format!("{}: column slices of quantized tensors are unsupported", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         }
@@ -135,7 +135,7 @@ where
     /// The values of rows of one matrix.
     fn plain(&self, piece: &Piece<'_>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
-        if let Some(cut) = weight.cut.filter(|cut| cut.turns() && !rows.is_empty()) {
+        if let Some(cut) = weight.cut.filter(|cut| cut.transposes() && !rows.is_empty()) {
             // Reads all requested columns and those between them.
             let (first, last) = (cut.place(rows.start), cut.place(rows.end - 1));
             let width = weight.tensor_shape().last().copied().unwrap_or(0);

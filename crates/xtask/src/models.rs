@@ -227,8 +227,10 @@ fn has(graph: &Graph) -> BTreeSet<String> {
     let mut has = BTreeSet::new();
     for body in &graph.bodies {
         let any = |is: fn(&Op) -> bool| body.nodes.iter().any(|node| is(&node.op));
-        let is_placed =
-            graph.bodies[graph.prologue.body.0].nodes.iter().any(|node| matches!(node.op, Op::Place { .. }));
+        let is_placed = graph.bodies[graph.prologue.body.0]
+            .nodes
+            .iter()
+            .any(|node| matches!(node.op, Op::PositionEmbedding { .. }));
         if any(|op| matches!(op, Op::Attention { .. }))
             && !any(|op| matches!(op, Op::Rotate { .. }))
             && !is_placed
@@ -243,7 +245,7 @@ fn has(graph: &Graph) -> BTreeSet<String> {
 /// The features of one operation.
 fn of(op: &Op) -> Vec<&'static str> {
     let found = match op {
-        Op::Place { .. } => vec![(true, "learned positions")],
+        Op::PositionEmbedding { .. } => vec![(true, "learned positions")],
         Op::Embed { scale, .. } => vec![(*scale != 1.0, "scaling factors")],
         Op::Scale(_) => vec![(true, "scaling factors")],
         Op::RmsNorm { parts, .. } => vec![(*parts > 1, "QK norm")],
@@ -256,7 +258,7 @@ fn of(op: &Op) -> Vec<&'static str> {
             (rotation.long.is_some(), "long-context RoPE frequencies"),
         ],
         Op::ScaleBy { .. } => vec![(true, "layer scalars")],
-        Op::Leave => vec![(true, "per-layer inputs")],
+        Op::StorePerLayerInputs => vec![(true, "per-layer inputs")],
         Op::Attention { window, softcap, sinks, .. } => vec![
             (window.is_some(), "sliding windows"),
             (softcap.is_some(), "attention softcapping"),
@@ -275,7 +277,7 @@ fn of(op: &Op) -> Vec<&'static str> {
             (experts.biases.is_some(), "expert biases"),
             (matches!(experts.gating, Gating::Clamped { .. }), "clamped SwiGLU"),
         ],
-        Op::Take { .. } | Op::EachHead { .. } => Vec::new(),
+        Op::PerLayerInput { .. } | Op::PerHeadLinear { .. } => Vec::new(),
         Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
     };
     found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()

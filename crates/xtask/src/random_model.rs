@@ -120,7 +120,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
         for node in &body.nodes {
             let used = match &node.op {
                 Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
-                Op::Place { table } => vec![(*table, (0.0, 0.1))],
+                Op::PositionEmbedding { table } => vec![(*table, (0.0, 0.1))],
                 Op::LayerNorm { gain, bias, .. } => {
                     [(*gain, (1.0, 0.1))].into_iter().chain(bias.map(|bias| (bias, (0.0, 0.1)))).collect()
                 }
@@ -131,7 +131,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
                     let bias = bias.map(|bias| (bias, (0.0, 0.1)));
                     [(*weight, (0.0, 1.0 / (columns as f32).sqrt()))].into_iter().chain(bias).collect()
                 }
-                Op::EachHead { weight, .. } => {
+                Op::PerHeadLinear { weight, .. } => {
                     let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
                     vec![(*weight, (0.0, 1.0 / (columns as f32).sqrt()))]
                 }

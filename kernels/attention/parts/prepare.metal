@@ -77,17 +77,17 @@
             }
 {% endif %}
 {% if not appends %}
-{% if prologue.norm and not prologue.norm.turned %}
+{% if prologue.norm and not prologue.norm.after_rope %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if pairs == half %}
-            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% elif pairs %}
             if (k < {{ pairs }}u) {
-                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% endif %}
-{% if prologue.norm and prologue.norm.turned %}
+{% if prologue.norm and prologue.norm.after_rope %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% else %}
@@ -96,23 +96,23 @@
                 channels[i] *= factor;
             }
 {% endif %}
-{% if prologue.norm and pairs < half and not prologue.norm.turned %}
+{% if prologue.norm and pairs < half and not prologue.norm.after_rope %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
 {% if pairs %}
             if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-{% if prologue.norm and pairs == half and not prologue.norm.turned %}
+{% if prologue.norm and pairs == half and not prologue.norm.after_rope %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
-{% if prologue.norm and pairs == half and prologue.norm.turned %}
+                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% if prologue.norm and pairs == half and prologue.norm.after_rope %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
             }
 {% endif %}
-{% if prologue.norm and pairs < half and prologue.norm.turned %}
+{% if prologue.norm and pairs < half and prologue.norm.after_rope %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }

@@ -22,17 +22,17 @@
     for (uint c = thread_id; c < {{ width }}u; c += {{ threads }}u) {
         line[c] = float({{ element }}(source[c] * factor * gain[c]));
     }
-    device const float* turning = key + row * {{ key_pitch }}u + {{ key_first }}u;
+    device const float* rope_key = key + row * {{ key_pitch }}u + {{ key_first }}u;
     for (uint k = thread_id; k < {{ half }}u; k += {{ threads }}u) {
         const uint one = {{ one }};
         const uint other = {{ other }};
-        float2 channels = float2(turning[one], turning[other]);
+        float2 channels = float2(rope_key[one], rope_key[other]);
 {% if pairs < half %}
         if (k < {{ pairs }}u) {
-            channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+            channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
         }
 {% else %}
-        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
         line[{{ width }}u + one] = float({{ element }}(channels.x));
         line[{{ width }}u + other] = float({{ element }}(channels.y));

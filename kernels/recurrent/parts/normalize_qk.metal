@@ -12,14 +12,14 @@
             device const {{ vector }}* query_row = (device const {{ vector }}*)own_convolved;
             device const {{ vector }}* key_row = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u);
             device const float* last_inputs = inputs + row * {{ input_pitch }}u + {{ channels + heads * values }}u;
-            const float beta = sigmoid(last_inputs[head]);
-            const float dt = last_inputs[{{ heads }}u + head];
+            const float head_beta = sigmoid(last_inputs[head]);
+            const float head_dt = last_inputs[{{ heads }}u + head];
 {% else %}
             const uint place = (row * {{ key_heads }}u + key_head) * {{ keys }}u;
             device const {{ vector }}* query_row = (device const {{ vector }}*)(query + place);
             device const {{ vector }}* key_row = (device const {{ vector }}*)(key + place);
-            const float beta = strength[row * {{ heads }}u + head];
-            const float dt = time[row * {{ heads }}u + head];
+            const float head_beta = beta[row * {{ heads }}u + head];
+            const float head_dt = dt[row * {{ heads }}u + head];
 {% endif %}
             {{ vector }} q[{{ each }}];
             {{ vector }} k[{{ each }}];
@@ -63,7 +63,7 @@
             }
             // Rows past the last do not update the state, and do not decay it.
             if (part == 0u) {
-                logs[r] = r < count ? -exp(rate[head]) * softplus(dt + bias[head]) : 0.0f;
-                betas[r] = r < count ? beta : 0.0f;
+                logs[r] = r < count ? -exp(rate[head]) * softplus(head_dt + bias[head]) : 0.0f;
+                betas[r] = r < count ? head_beta : 0.0f;
             }
         }

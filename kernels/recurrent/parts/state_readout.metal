@@ -32,11 +32,11 @@
 {% endfor %}
 
         // Update and decay of the state.
-        const float decay = exp(-exp(rate[head]) * softplus(dt + bias[head]));
+        const float decay = exp(-exp(rate[head]) * softplus(head_dt + bias[head]));
         const float key_scale = rsqrt(key_squares + {{ epsilon }});
         const float query_scale = {{ scale }} * rsqrt(query_squares + {{ epsilon }});
         const float delta = row_value - decay * k_dot_s * key_scale;
-        const float update = beta * delta * key_scale;
+        const float update = head_beta * delta * key_scale;
         #pragma unroll
         for (uint i = 0u; i < {{ chunks }}u; i++) {
             state[i] = decay * state[i] + update * keys[i];

@@ -210,7 +210,7 @@ impl<'a> Bindings<'a> {
         weight: &Weight,
         shape: &[usize],
     ) -> Format {
-        if weight.cut.is_some_and(WeightSlice::turns) {
+        if weight.cut.is_some_and(WeightSlice::transposes) {
             let message =
                 format!("{} is quantized; column slices of quantized tensors are unsupported", tensor.name);
             self.faults.push(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));

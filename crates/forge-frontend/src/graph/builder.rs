@@ -192,7 +192,7 @@ impl Layer<'_, '_> {
 
     /// Adds a learned position embedding to x.
     pub(crate) fn place(&mut self, name: &str, x: ValueId, table: ParamId) -> ValueId {
-        self.node(name, Op::Place { table }, &[x])
+        self.node(name, Op::PositionEmbedding { table }, &[x])
     }
 
     /// A linear layer with weight `<module>.weight` and optional bias `<module>.bias`. The result is named
@@ -329,17 +329,17 @@ impl Layer<'_, '_> {
     }
 
     /// Per-head linear layer: each head has its own matrix.
-    pub(crate) fn each_head(
+    pub(crate) fn per_head_linear(
         &mut self,
         (role, name): (&str, &str),
         x: ValueId,
         of: &PerHeadWeight,
-        (heads, turned): (usize, bool),
+        (heads, transposed): (usize, bool),
     ) -> ValueId {
         let PerHeadWeight { tensor, shape, cut, lies } = of;
         let weight =
             self.bound(role, TensorRequest { cut: *cut, lies, ..TensorRequest::whole(tensor, shape) });
-        self.node(name, Op::EachHead { weight, heads, turned }, &[x])
+        self.node(name, Op::PerHeadLinear { weight, heads, transposed }, &[x])
     }
 
     /// MLA in absorbed form: attention of queries and rope queries over latents and rope keys.
@@ -372,14 +372,14 @@ impl Layer<'_, '_> {
 
     /// Returns x and publishes y as the per-layer inputs.
     pub(crate) fn leave(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
-        self.node(name, Op::Leave, &[x, y])
+        self.node(name, Op::StorePerLayerInputs, &[x, y])
     }
 
     /// A column slice of the per-layer inputs.
     pub(crate) fn take(&mut self, name: &str, columns: Range<usize>) -> ValueId {
         self.parts.push(columns.start);
         let part = self.param(name, ParamKind::Part(columns.len()));
-        self.node(name, Op::Take { part }, &[])
+        self.node(name, Op::PerLayerInput { part }, &[])
     }
 
     /// An activation function.

@@ -112,14 +112,14 @@ impl DeltaNet {
                 ]
             }
         };
-        let roles = ["query", "key", "value", "output_gate", "strength", "time"];
+        let roles = ["query", "key", "value", "output_gate", "beta", "dt"];
         let widths = [keys, keys, values, values, heads, heads];
         let mut input = |index: usize| {
             let (projection, cut) = parts[index];
             let module = format!("{module}.{projection}");
             layer.cut_linear(roles[index], x, (&module, cut), [widths[index], self.hidden], false)
         };
-        let [query, key, value, gate, strength, time] = [0, 1, 2, 3, 4, 5].map(&mut input);
+        let [query, key, value, gate, beta, dt] = [0, 1, 2, 3, 4, 5].map(&mut input);
 
         let mut convolved = |role: &str, x: ValueId, first: usize, width: usize| {
             let cut = WeightSlice::Rows { first, of: 2 * keys + values };
@@ -131,12 +131,11 @@ impl DeltaNet {
         let key = convolved("key", key, keys, keys);
         let value = convolved("value", value, 2 * keys, values);
 
-        let strength = layer.activate("strengths", strength, Activation::Sigmoid);
+        let beta = layer.activate("beta_sigmoid", beta, Activation::Sigmoid);
         let tensors = [&*format!("{module}.A_log"), &*format!("{module}.dt_bias")];
         let memory = RecurrentState { heads, keys: self.key_width, values: self.value_width };
         let scale = (self.key_width as f64).sqrt().recip() as f32;
-        let output =
-            layer.delta_rule("heads", [query, key, value, time, strength], tensors, scale, EPSILON, memory);
+        let output = layer.delta_rule("heads", [query, key, value, dt, beta], tensors, scale, EPSILON, memory);
 
         let norm = Norm { epsilon: self.epsilon, plus_one: false, kind: NormKind::Rms };
         let gain = ("head_gain", &*format!("{module}.norm"));

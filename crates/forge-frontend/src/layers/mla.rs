@@ -102,26 +102,26 @@ impl LatentAttention {
             let cut = Some(WeightSlice::Groups { first, rows, of: plain + turned });
             layer.cut_linear(role, source, (&projection, cut), [heads * rows, width], false)
         };
-        let (query, turned_query) = (query("query", 0, plain), query("turned_query", plain, turned));
-        let turned_query = layer.rotate("rotated_query", turned_query, heads, turned, &self.rotation);
+        let (query, rope_query) = (query("query", 0, plain), query("rope_query", plain, turned));
+        let rope_query = layer.rotate("rotated_query", rope_query, heads, turned, &self.rotation);
 
         let mut shared = |role: &str, first: usize, rows: usize| {
             let cut = Some(WeightSlice::Rows { first, of: rank + turned });
             layer.cut_linear(role, x, (&at("kv_a_proj_with_mqa"), cut), [rows, hidden], self.bias)
         };
-        let (latent, key) = (shared("latent", 0, rank), shared("turned_key", rank, turned));
+        let (latent, key) = (shared("latent", 0, rank), shared("rope_key", rank, turned));
         let gain = ("latent_gain", &*at("kv_a_layernorm"));
         let latent = layer.norm("normed_latent", latent, gain, [1, rank], self.norm);
         let key = layer.rotate("rotated_key", key, 1, turned, &self.rotation);
 
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;
-        let query = layer.each_head(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
-        let cache = layer.latents(LatentCache { width: rank, turned });
-        let inputs = [query, turned_query, latent, key];
+        let query = layer.per_head_linear(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
+        let cache = layer.latents(LatentCache { width: rank, rope_width: turned });
+        let inputs = [query, rope_query, latent, key];
         let heads_latents = layer.latent_attention("latent_heads", inputs, heads, self.scale, cache);
         let of_values = &matrices.values;
-        let made = layer.each_head(("latent_value", "heads"), heads_latents, of_values, (heads, false));
+        let made = layer.per_head_linear(("latent_value", "heads"), heads_latents, of_values, (heads, false));
         layer.linear("output", made, &at("o_proj"), [hidden, heads * values], self.bias)
     }
 }

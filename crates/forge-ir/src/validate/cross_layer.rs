@@ -36,7 +36,8 @@ impl Check<'_> {
     pub(crate) fn per_layer_inputs(&mut self) {
         let draft = self.draft;
         let body = |apply: &Apply| draft.bodies.get(apply.body.0);
-        let leaves = |body: &Body| body.nodes.iter().filter(|node| node.op == Op::Leave).count();
+        let leaves =
+            |body: &Body| body.nodes.iter().filter(|node| node.op == Op::StorePerLayerInputs).count();
         let ends = [&draft.prologue, &draft.epilogue];
         let others = draft.layers.iter().chain([&draft.epilogue]);
         if others.filter_map(body).any(|body| leaves(body) > 0) {
@@ -47,7 +48,7 @@ impl Check<'_> {
         }
         let Some(prologue) = body(&draft.prologue) else { return };
         let width = match prologue.nodes.last() {
-            Some(last) if last.op == Op::Leave => widths(prologue)[last.inputs[1].0],
+            Some(last) if last.op == Op::StorePerLayerInputs => widths(prologue)[last.inputs[1].0],
             _ => 0,
         };
         if leaves(prologue) > usize::from(width > 0) {
@@ -87,7 +88,7 @@ mod tests {
     fn drafted_beside() -> Draft {
         let mut draft = draft();
         let prologue = &mut draft.bodies[0];
-        prologue.nodes.push(node(Op::Leave, &[1, 1]));
+        prologue.nodes.push(node(Op::StorePerLayerInputs, &[1, 1]));
         let cache = ParamId(0);
         let reads =
             Op::Attention { query_heads: 2, scale: 0.5, cache, window: None, softcap: None, sinks: None };
@@ -104,8 +105,8 @@ mod tests {
                 node(Op::RmsNorm { gain: None, parts: 2, epsilon: 1e-5 }, &[0]),
                 node(reads, &[1]),
                 node(Op::ScaleBy { factor: ParamId(1) }, &[2]),
-                node(Op::Take { part: ParamId(2) }, &[]),
-                node(Op::Take { part: ParamId(3) }, &[]),
+                node(Op::PerLayerInput { part: ParamId(2) }, &[]),
+                node(Op::PerLayerInput { part: ParamId(3) }, &[]),
                 node(Op::Multiply, &[4, 5]),
                 node(Op::Add, &[0, 3]),
             ],
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_read_what_others_keep_and_take_what_the_prologue_leaves() {
+    fn accepts_shared_kv_caches_and_prologue_values() {
         let graph = drafted_beside().validate().expect("it is sound");
         let text = graph.to_string();
         for line in [
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_beside_the_stream_is_named() {
+    fn rejects_invalid_cross_layer_values() {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 10] = [
             ("state 0 is read before it is written", |draft| draft.layers.reverse()),
@@ -147,10 +148,10 @@ mod tests {
             }),
             ("no layer reads column 2 of the per-layer inputs", |draft| draft.layers[1].parts[1] = 0),
             ("only the prologue can produce the per-layer inputs", |draft| {
-                draft.bodies[1].nodes.push(node(Op::Leave, &[4, 4]));
+                draft.bodies[1].nodes.push(node(Op::StorePerLayerInputs, &[4, 4]));
             }),
             ("must be produced last in the prologue", |draft| {
-                draft.bodies[0].nodes.push(node(Op::Leave, &[2, 2]));
+                draft.bodies[0].nodes.push(node(Op::StorePerLayerInputs, &[2, 2]));
             }),
             ("only layers can read the per-layer inputs", |draft| {
                 draft.bodies[2].params.push(param("part", ParamKind::Part(2)));
@@ -160,15 +161,15 @@ mod tests {
                 draft.bodies[3].params[1].kind = ParamKind::Weight(vec![2]);
             }),
             ("parameter 1 is not a per-layer input parameter", |draft| {
-                draft.bodies[3].nodes[3].op = Op::Take { part: ParamId(1) };
+                draft.bodies[3].nodes[3].op = Op::PerLayerInput { part: ParamId(1) };
             }),
         ];
         for (named, change) in cases {
             let mut draft = drafted_beside();
             change(&mut draft);
             let faults = draft.validate().expect_err(named);
-            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+            let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(messages.iter().any(|fault| fault.contains(named)), "expected {named}: {messages:?}");
         }
     }
 }

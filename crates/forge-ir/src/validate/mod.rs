@@ -80,7 +80,7 @@ impl Check<'_> {
                     None => Err("uses a value that is not defined before it".to_owned()),
                     Some(inputs) => width_of(body, &node.op, &inputs),
                 };
-                if let Op::Place { table } = node.op
+                if let Op::PositionEmbedding { table } = node.op
                     && let Ok([positions, _]) = shape(body, table)
                     && *positions < self.draft.model.context
                 {
@@ -184,11 +184,11 @@ impl Check<'_> {
                 Some(
                     WeightSlice::Groups { rows: each, .. } | WeightSlice::ColumnGroups { columns: each, .. },
                 ) => {
-                    let is_turned = weight.cut.is_some_and(WeightSlice::turns);
+                    let is_transposed = weight.cut.is_some_and(WeightSlice::transposes);
                     let all = weight.matrix_shape().first();
                     each > 0
                         && all.is_some_and(|all| all.is_multiple_of(each))
-                        && (!is_turned || weight.matrix_shape().len() == 2)
+                        && (!is_transposed || weight.matrix_shape().len() == 2)
                 }
                 _ => true,
             };
@@ -318,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_draft_is_a_graph() {
+    fn valid_drafts_become_graphs() {
         let graph = draft().validate().expect("it is sound");
         assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4]);
         assert_eq!(graph.applications().count(), 3);
     }
 
     #[test]
-    fn what_few_models_have_is_sound_too() {
+    fn accepts_rare_features() {
         let mut draft = draft();
         let layer = &mut draft.bodies[1];
         layer.nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_named() {
+    fn rejects_each_invalid_draft() {
         type Change = fn(&mut Draft);
         let cases: [(&str, Change); 35] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
@@ -398,14 +398,14 @@ mod tests {
             ("invalid factor 0", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
             ("invalid factor NaN", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
             ("table [2, 4] does not match width 2", |draft| {
-                draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
+                draft.bodies[1].nodes.insert(2, node(Op::PositionEmbedding { table: ParamId(1) }, &[2]));
             }),
             ("gain or bias [2, 4]", |draft| {
                 let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
                 draft.bodies[1].nodes[0].op = op;
             }),
             ("the table has 2 positions; the context is 8", |draft| {
-                draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
+                draft.bodies[1].nodes.insert(0, node(Op::PositionEmbedding { table: ParamId(1) }, &[0]));
             }),
             ("input width 4", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("is not a KV cache", |draft| {
@@ -459,13 +459,13 @@ mod tests {
             let mut draft = draft();
             change(&mut draft);
             let faults = draft.validate().expect_err(named);
-            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+            let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(messages.iter().any(|fault| fault.contains(named)), "expected {named}: {messages:?}");
         }
     }
 
     #[test]
-    fn a_weight_that_nothing_uses_is_a_fault() {
+    fn rejects_unused_weights() {
         let mut draft = draft();
         draft.weights.push(Weight { tensor: "spare".to_owned(), ..draft.weights[1].clone() });
         let faults = draft.validate().expect_err("a weight is spare");

@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
-use crate::attention::rope::Turn;
+use crate::attention::rope::RopeContext;
 use crate::context::Base;
 use crate::spec::{AttendKernel, AttentionKnobs};
 use forge_ops::{AttendJoin, KvSource, Prologue};
@@ -78,7 +78,7 @@ const QUERY_MEMORY: usize = 8 * 1024;
 const SUMS_MEMORY: usize = 9 * 1024;
 
 /// [`SUMS_MEMORY`] of the MMA variant, whose register use allows only one or two threadgroups per core.
-const UNIT_SUMS_MEMORY: usize = 18 * 1024;
+const MMA_SUMS_MEMORY: usize = 18 * 1024;
 
 /// Stride of heads in `attend_split`'s threadgroup memory, in floats: the width in whole packets.
 fn query_pitch(width: usize) -> usize {
@@ -112,8 +112,8 @@ pub(crate) fn tile_bytes(tile: usize, width: usize) -> usize {
     4 * (tile * staged_pitch(width) + 288 + 64)
 }
 
-/// Threadgroup memory of `attend_unfolded` in bytes with a tile of this many positions, keys or values.
-pub(crate) fn unfolded_bytes(tile: usize, keys: usize, values: usize) -> usize {
+/// Threadgroup memory of `attend_expanded` in bytes with a tile of this many positions, keys or values.
+pub(crate) fn expanded_bytes(tile: usize, keys: usize, values: usize) -> usize {
     tile_bytes(tile, keys.max(values))
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct SplitContext<'a> {
     #[serde(flatten)]
     spec: &'a AttendKernel,
     #[serde(flatten)]
-    turn: Option<Turn>,
+    rope: Option<RopeContext>,
     #[serde(flatten)]
     kept: Kept,
     width_float: f32,
@@ -211,12 +211,12 @@ impl<'a> SplitContext<'a> {
         } else {
             (["half8_single", "float8_single"], format!(", {}u", spec.op.width))
         };
-        let most = if spec.layout.knobs.units { UNIT_SUMS_MEMORY } else { SUMS_MEMORY };
+        let most = if spec.layout.knobs.mma { MMA_SUMS_MEMORY } else { SUMS_MEMORY };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
-        let turn = |prologue: &Prologue| Turn::of(base.name, &prologue.rotation, spec.op.width);
+        let rope = |prologue: &Prologue| RopeContext::of(base.name, &prologue.rotation, spec.op.width);
         SplitContext {
-            turn: spec.op.prologue.as_ref().map(turn),
+            rope: spec.op.prologue.as_ref().map(rope),
             base,
             spec,
             kept: Kept::of(spec.op.cache, spec.op.width),

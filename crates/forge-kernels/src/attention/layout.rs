@@ -16,7 +16,7 @@ use forge_ops::Format;
 const HEADS_EACH: usize = 4;
 
 /// Heads per MMA.
-pub(crate) const UNIT_HEADS: usize = 8;
+pub(crate) const MMA_HEADS: usize = 8;
 
 /// Query heads per KV head up to which shuffles are faster than MMA on NVIDIA GPUs; MMA takes the same time
 /// for two heads as for eight. Measured on an H100 in q4_0, decode tok/s at 4,096 positions: 2 heads (0.6B)
@@ -59,8 +59,8 @@ impl AttentionKnobs {
             return tile.map_or(rule, |tile| AttentionKnobs { tile, lines: LINES, ..rule });
         }
         let group = (query_heads / key_heads.max(1)).max(1);
-        if group > FEW_HEADS && AttentionKnobs::can_take_units(group, width, cache) {
-            return AttentionKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
+        if group > FEW_HEADS && AttentionKnobs::can_use_mma(group, width, cache) {
+            return AttentionKnobs { heads_each: group.min(MMA_HEADS), mma: true, loads: 1, ..rule };
         }
         let has_parts = group > rule.heads_each;
         let fits = sums_bytes(OF_PARTS, width) <= head_memory(width);
@@ -75,7 +75,7 @@ impl AttentionKnobs {
         AttentionKnobs {
             simdgroups: SIMDGROUPS,
             heads_each,
-            units: false,
+            mma: false,
             loads: most_loads(heads_each, width, cache),
             tile: tile.unwrap_or(8),
             lines: 8,
@@ -84,7 +84,7 @@ impl AttentionKnobs {
 
     /// Whether MMA can be used for `group` query heads per KV head: eight positions with 32 channels at once,
     /// or 16 with 64.
-    pub fn can_take_units(group: usize, width: usize, cache: Format) -> bool {
+    pub fn can_use_mma(group: usize, width: usize, cache: Format) -> bool {
         cache == Format::F16 && [64, 128].contains(&width) && queries_fit(group, width)
     }
 
@@ -120,10 +120,9 @@ impl AttentionKnobs {
                 }
             }
         }
-        if AttentionKnobs::can_take_units(group, width, cache) {
-            let of_units =
-                AttentionKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
-            let parts = group.div_ceil(UNIT_HEADS);
+        if AttentionKnobs::can_use_mma(group, width, cache) {
+            let with_mma = AttentionKnobs { heads_each: group.min(MMA_HEADS), mma: true, loads: 1, ..rule };
+            let parts = group.div_ceil(MMA_HEADS);
             let fits = |simdgroups: &usize| {
                 *simdgroups >= parts && sums_bytes(*simdgroups, width) <= head_memory(width)
             };
@@ -131,7 +130,7 @@ impl AttentionKnobs {
                 [4, 8, 16]
                     .into_iter()
                     .filter(fits)
-                    .map(|simdgroups| AttentionKnobs { simdgroups, ..of_units }),
+                    .map(|simdgroups| AttentionKnobs { simdgroups, ..with_mma }),
             );
         }
         tried
@@ -155,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_rule_chooses_is_tried() {
+    fn default_attention_layouts_are_tuning_candidates() {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (32, 1), (14, 2), (40, 8)] {
             for width in [6, 64, 80, 128, 256, 512] {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {

@@ -9,7 +9,7 @@ use forge_ops::{Append, KvSource, Rotate, RotateAppend};
 
 /// RoPE parameters, as template variables.
 #[derive(Serialize)]
-pub(crate) struct Turn {
+pub(crate) struct RopeContext {
     magnitude: f32,
     /// The frequencies, followed by those of a long context if there are any, six per line.
     table: Vec<String>,
@@ -44,8 +44,8 @@ struct Stretched {
     slower: f32,
 }
 
-impl Turn {
-    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> Turn {
+impl RopeContext {
+    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> RopeContext {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rotation.long {
             Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
@@ -62,7 +62,7 @@ impl Turn {
                 (format!("k < {pairs}u ? k : 2u * k"), format!("k < {pairs}u ? k + {pairs}u : 2u * k + 1u"))
             }
         };
-        Turn {
+        RopeContext {
             magnitude: rotation.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
@@ -98,7 +98,7 @@ pub(crate) struct RotateContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    turn: Turn,
+    rope: RopeContext,
     heads: usize,
     width: usize,
     /// Channel pairs of a row.
@@ -109,7 +109,7 @@ pub(crate) struct RotateContext<'a> {
 impl<'a> RotateContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &Rotate) -> RotateContext<'a> {
         RotateContext {
-            turn: Turn::of(base.name, &spec.rotation, spec.width),
+            rope: RopeContext::of(base.name, &spec.rotation, spec.width),
             base,
             heads: spec.heads,
             width: spec.width,
@@ -154,7 +154,7 @@ pub(crate) struct RotateAppendContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    turn: Turn,
+    rope: RopeContext,
     query_heads: usize,
     key_heads: usize,
     width: usize,
@@ -163,7 +163,7 @@ pub(crate) struct RotateAppendContext<'a> {
     /// Whether a simdgroup processes a head: if it is normalized or quantized.
     by_head: bool,
     /// Whether the norm follows RoPE.
-    turned: bool,
+    after_rope: bool,
     /// Whether value heads are normalized too.
     values: bool,
     /// Whether values are computed from the keys' projection.
@@ -192,14 +192,14 @@ impl<'a> RotateAppendContext<'a> {
         // The largest number that divides the heads.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
-            turn: Turn::of(base.name, &spec.rotation, spec.width),
+            rope: RopeContext::of(base.name, &spec.rotation, spec.width),
             base,
             query_heads: spec.query_heads,
             key_heads: spec.key_heads,
             width: spec.width,
             norm,
             by_head,
-            turned: spec.norm.is_some_and(|norm| norm.turned),
+            after_rope: spec.norm.is_some_and(|norm| norm.after_rope),
             values: spec.norm.is_some_and(|norm| norm.values),
             values_are_keys: spec.brings == KvSource::Keys,
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),

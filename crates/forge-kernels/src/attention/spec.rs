@@ -18,7 +18,7 @@ pub struct AttentionKnobs {
     /// Whether MMA is used, eight heads and eight positions at once. Queries and weights are each split into
     /// an f16 value and an f16 remainder, which are multiplied separately (split).
     #[serde(default)]
-    pub units: bool,
+    pub mma: bool,
     /// Loads of positions by a simdgroup before it computes (split).
     pub loads: usize,
     /// Positions of a tile (tiled): 8, 16 or 32.
@@ -39,7 +39,7 @@ impl AttentionKnobs {
     /// with one, two and three: 30B with 8 query heads per KV head of width 128: 296, 273, 255; 8B with 4:
     /// 285, 273, 266; 1B with 4 of width 64: 1,116, 1,133, 1,078.
     pub fn at_once(&self, width: usize) -> usize {
-        match self.units {
+        match self.mma {
             true if width > 64 => 1,
             true => 2,
             false => AT_ONCE,
@@ -48,9 +48,9 @@ impl AttentionKnobs {
 
     /// Suffix of a kernel's name, with the knobs that matter for this batch-size class.
     pub fn name(&self, rows: Rows) -> String {
-        let AttentionKnobs { simdgroups, heads_each, units, loads, tile, lines } = self;
+        let AttentionKnobs { simdgroups, heads_each, mma, loads, tile, lines } = self;
         match rows {
-            Rows::One | Rows::Few if *units => format!("g{simdgroups}_u"),
+            Rows::One | Rows::Few if *mma => format!("g{simdgroups}_mma"),
             Rows::One | Rows::Few => format!("g{simdgroups}_h{heads_each}_l{loads}"),
             Rows::Many if *lines == 8 => format!("t{tile}"),
             Rows::Many => format!("n{lines}_t{tile}"),

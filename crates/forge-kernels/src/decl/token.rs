@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_split_into_tokens() {
+    fn splits_source_into_tokens() {
         let cases = [
             ("uint4 x[2];", "Word:1:uint4 Word:1:x Symbol:1:[ Number:1:2 Symbol:1:] Symbol:1:;"),
             ("a\n// b c\nd", "Word:1:a Comment:2:// b c Word:3:d"),

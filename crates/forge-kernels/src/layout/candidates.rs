@@ -110,7 +110,7 @@ mod tests {
     use crate::Family;
 
     #[test]
-    fn what_rules_choose_is_tried() {
+    fn default_layouts_are_tuning_candidates() {
         let families = [Family::Apple7, Family::Apple8, Family::Apple9, Family::Apple10, Family::Nvidia];
         let formats = [Format::F32, Format::F16, Format::Q8_0, Format::Q4_0];
         for (family, cores) in

@@ -149,16 +149,21 @@ impl ExpertsTileLayout {
 impl PerHeadLayout {
     /// Rows of x that a threadgroup computes at once. Derived: registers hold 64 sums per lane, or those of 4
     /// weight rows.
-    pub fn together(format: Format, turned: bool) -> usize {
-        if turned { (64 / packet_columns(format)).min(4) } else { 4 }
+    pub fn together(format: Format, transposed: bool) -> usize {
+        if transposed { (64 / packet_columns(format)).min(4) } else { 4 }
     }
 
     /// `each` for per-head matrices of this shape on a GPU with this many cores. Derived: as much of a row at
     /// once as leaves two threadgroups per core. A transposed matrix reads at least 64 bytes per row, so that
     /// no cache line is loaded in part.
-    pub fn each_for(cores: usize, format: Format, [heads, rows, columns]: [usize; 3], turned: bool) -> usize {
+    pub fn each_for(
+        cores: usize,
+        format: Format,
+        [heads, rows, columns]: [usize; 3],
+        transposed: bool,
+    ) -> usize {
         let packets = columns.div_ceil(packet_columns(format));
-        if turned {
+        if transposed {
             let mut each = packets.next_power_of_two().min(32);
             while each > 4 && heads * packets.div_ceil(each) < 2 * cores {
                 each /= 2;

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_h200_gets_what_was_measured_on_it() {
+    fn h200_uses_its_measured_layouts() {
         // Shape, format, whether it writes partial results, and for one row: rows, split, simdgroups,
         // packets.
         let cases = [

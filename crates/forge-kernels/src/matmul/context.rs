@@ -9,7 +9,7 @@ use crate::spec::{LinearKernel, Operand, Rows, STRETCH};
 use forge_ops::{Epilogue, Squares};
 
 #[derive(Serialize)]
-pub(crate) struct ProjectContext<'a> {
+pub(crate) struct LinearContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -66,8 +66,8 @@ pub(crate) struct ProjectContext<'a> {
     clamped: bool,
 }
 
-impl<'a> ProjectContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a LinearKernel) -> ProjectContext<'a> {
+impl<'a> LinearContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a LinearKernel) -> LinearContext<'a> {
         let weight = Weight::of(spec.op.format, spec.op.inputs);
         let knobs = spec.layout.knobs;
         // At least a float4 of each half.
@@ -102,7 +102,7 @@ impl<'a> ProjectContext<'a> {
         } else {
             ("float", "squares", partials)
         };
-        ProjectContext {
+        LinearContext {
             base,
             spec,
             load,
@@ -147,9 +147,9 @@ impl<'a> ProjectContext<'a> {
 }
 
 /// Outputs per threadgroup.
-pub(crate) fn group_outputs(project: &LinearKernel) -> usize {
-    let knobs = project.layout.knobs;
-    match project.layout.rows {
+pub(crate) fn group_outputs(linear: &LinearKernel) -> usize {
+    let knobs = linear.layout.knobs;
+    match linear.layout.rows {
         Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
         Rows::Many => knobs.tile_outputs,
     }

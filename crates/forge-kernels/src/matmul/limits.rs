@@ -8,54 +8,54 @@ use crate::spec::{Knobs, LinearKernel, Rows, STRETCH};
 use forge_ops::Epilogue;
 
 impl Limits<'_> {
-    pub(crate) fn project(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        self.positive("the number of outputs", project.op.outputs)?;
-        self.positive("the number of inputs", project.op.inputs)?;
-        self.indexable("the number of outputs", project.op.outputs, project.op.inputs, project.op.format)?;
-        project.op.each.map_or(Ok(()), |each| self.each(each))?;
-        if matches!(project.op.epilogue, Epilogue::Gate(_)) {
+    pub(crate) fn linear(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        self.positive("the number of outputs", linear.op.outputs)?;
+        self.positive("the number of inputs", linear.op.inputs)?;
+        self.indexable("the number of outputs", linear.op.outputs, linear.op.inputs, linear.op.format)?;
+        linear.op.each.map_or(Ok(()), |each| self.each(each))?;
+        if matches!(linear.op.epilogue, Epilogue::Gate(_)) {
             self.holds(
                 "the number of outputs",
-                project.op.outputs,
-                project.op.outputs.is_multiple_of(2),
+                linear.op.outputs,
+                linear.op.outputs.is_multiple_of(2),
                 || "even: gate and up rows alternate".to_owned(),
             )?;
         }
-        match project.layout.rows {
-            Rows::One => self.one(project),
+        match linear.layout.rows {
+            Rows::One => self.one(linear),
             Rows::Few => {
-                self.of_one(project)?;
-                self.few(project)
+                self.no_single_row_features(linear)?;
+                self.few(linear)
             }
             Rows::Many => {
-                self.of_one(project)?;
-                self.many(project)
+                self.no_single_row_features(linear)?;
+                self.many(linear)
             }
         }
     }
 
     /// Rejects features that only one-row kernels have.
-    fn of_one(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let least = if project.layout.rows == Rows::Few { 2 } else { 17 };
+    fn no_single_row_features(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let least = if linear.layout.rows == Rows::Few { 2 } else { 17 };
         let leaves = matches!(
-            project.op.epilogue,
+            linear.op.epilogue,
             Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
         );
-        let normed = project.op.norm.is_some() || project.op.own_norm.is_some();
-        self.holds("the number of rows of x", least, !normed && !leaves && !project.layout.knobs.codes, || {
+        let normed = linear.op.norm.is_some() || linear.op.own_norm.is_some();
+        self.holds("the number of rows of x", least, !normed && !leaves && !linear.layout.knobs.codes, || {
             "1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized \
              activations"
                 .to_owned()
         })
     }
 
-    fn one(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let knobs = project.layout.knobs;
-        self.simdgroups(project)?;
-        self.split(project)?;
+    fn one(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let knobs = linear.layout.knobs;
+        self.simdgroups(linear)?;
+        self.split(linear)?;
         let packets = knobs.packets;
-        let columns = if knobs.codes { STRETCH } else { packet_columns(project.op.format) };
-        let (of_row, at_once) = (project.op.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
+        let columns = if knobs.codes { STRETCH } else { packet_columns(linear.op.format) };
+        let (of_row, at_once) = (linear.op.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
         let fits = packets == 1 || packets == 2 && of_row > at_once * knobs.split;
         self.holds("packets", packets, fits, || {
             format!("1, or 2 if lanes have a second packet: a row has {of_row}")
@@ -65,38 +65,38 @@ impl Limits<'_> {
             "at most 32: each lane writes one row".to_owned()
         })?;
         if knobs.codes {
-            self.codes(project)?;
+            self.codes(linear)?;
         }
-        if let Some(norm) = project.op.norm {
+        if let Some(norm) = linear.op.norm {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;
         }
-        if let Some(norm) = project.op.own_norm {
+        if let Some(norm) = linear.op.own_norm {
             self.finite("epsilon", norm.epsilon)?;
-            self.holds("the number of norms of x", 2, project.op.norm.is_none(), || {
+            self.holds("the number of norms of x", 2, linear.op.norm.is_none(), || {
                 "1: inline or deferred".to_owned()
             })?;
         }
-        let each = if matches!(project.op.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
-        let leaves = matches!(project.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
-        let finished = group_outputs(project);
+        let each = if matches!(linear.op.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let leaves = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        let finished = group_outputs(linear);
         let fits = finished <= 32 * each || !leaves && knobs.split == 1 && !knobs.codes;
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
             format!("at most {}, which one simdgroup writes: use fewer simdgroups", 32 * each)
         })?;
-        if let Epilogue::Multiply { of } = project.op.epilogue {
-            self.holds("the number of factors", of, of >= project.op.outputs, || {
-                format!("at least the number of outputs, {}", project.op.outputs)
+        if let Epilogue::Multiply { of } = linear.op.epilogue {
+            self.holds("the number of factors", of, of >= linear.op.outputs, || {
+                format!("at least the number of outputs, {}", linear.op.outputs)
             })?;
         }
-        if let Epilogue::Best { candidates } = project.op.epilogue {
-            let groups = project.op.outputs.div_ceil(finished);
+        if let Epilogue::Best { candidates } = linear.op.epilogue {
+            let groups = linear.op.outputs.div_ceil(finished);
             self.holds("the number of argmax candidates", candidates, candidates >= groups, || {
                 format!("at least the number of threadgroups, {groups}")
             })?;
         }
-        if let Epilogue::AddSquares(squares) = project.op.epilogue {
-            let groups = project.op.outputs.div_ceil(group_outputs(project));
+        if let Epilogue::AddSquares(squares) = linear.op.epilogue {
+            let groups = linear.op.outputs.div_ceil(group_outputs(linear));
             self.holds(
                 "the number of partial sums of squares",
                 squares.partials,
@@ -108,19 +108,19 @@ impl Limits<'_> {
     }
 
     /// Limits with quantized activations.
-    fn codes(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let rows = project.layout.knobs.rows_per_simdgroup;
-        let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.op.format);
+    fn codes(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let rows = linear.layout.knobs.rows_per_simdgroup;
+        let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(linear.op.format);
         self.holds("rows_per_simdgroup", rows, fits, || {
             "16 or 32 for quantized activations, with weights in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: MMA \
              processes 16 rows at once".to_owned()
         })
     }
 
-    fn few(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let knobs = project.layout.knobs;
-        self.simdgroups(project)?;
-        self.split(project)?;
+    fn few(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let knobs = linear.layout.knobs;
+        self.simdgroups(linear)?;
+        self.split(linear)?;
         let rows = knobs.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
             "8, 16, 24 or 32: matrices are 8 by 8, and registers hold 4 rows of them".to_owned()
@@ -134,8 +134,8 @@ impl Limits<'_> {
         )
     }
 
-    fn many(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let knobs = project.layout.knobs;
+    fn many(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let knobs = linear.layout.knobs;
         self.side("tile_rows", knobs.tile_rows)?;
         self.side("tile_outputs", knobs.tile_outputs)?;
         let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
@@ -143,7 +143,7 @@ impl Limits<'_> {
             "1 or 2 groups of four simdgroups".to_owned()
         })?;
         let bytes =
-            Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, project.layout.operand).bytes();
+            Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, linear.layout.operand).bytes();
         self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
             format!("at most {most} bytes: use a smaller tile, or f16")
         })
@@ -157,12 +157,12 @@ impl Limits<'_> {
         })
     }
 
-    fn simdgroups(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let knobs = project.layout.knobs;
+    fn simdgroups(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let knobs = linear.layout.knobs;
         self.positive("rows_per_simdgroup", knobs.rows_per_simdgroup)?;
         self.positive("simdgroups", knobs.simdgroups)?;
         self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
-        if matches!(project.op.epilogue, Epilogue::Gate(_)) {
+        if matches!(linear.op.epilogue, Epilogue::Gate(_)) {
             let rows = knobs.rows_per_simdgroup;
             self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
                 "even: a simdgroup computes pairs of gate and up".to_owned()
@@ -171,8 +171,8 @@ impl Limits<'_> {
         Ok(())
     }
 
-    fn split(&self, project: &LinearKernel) -> Result<(), KernelError> {
-        let knobs = project.layout.knobs;
+    fn split(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+        let knobs = linear.layout.knobs;
         self.positive("split", knobs.split)?;
         self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
             format!("a divisor of simdgroups, {}", knobs.simdgroups)

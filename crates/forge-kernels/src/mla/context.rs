@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 
 use crate::attention::context::{distances, element, staged_pitch};
-use crate::attention::rope::Turn;
+use crate::attention::rope::RopeContext;
 use crate::context::{Base, Weight};
 use crate::spec::{
     MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, PerHeadLayout, mla_attention_heads,
@@ -15,7 +15,7 @@ use forge_ops::{
 };
 
 /// Threads per threadgroup of the transposed per-head matmul.
-const TURNING_THREADS: usize = 128;
+const TRANSPOSED_THREADS: usize = 128;
 
 /// Simdgroups per threadgroup of the per-head matmul.
 const SIMDGROUPS: usize = 2;
@@ -27,7 +27,7 @@ const FEWEST_LANES: usize = 4;
 const APPEND_THREADS: usize = 128;
 
 #[derive(Serialize)]
-pub(crate) struct EachHeadContext<'a> {
+pub(crate) struct PerHeadContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -60,9 +60,9 @@ pub(crate) struct EachHeadContext<'a> {
     threads: usize,
 }
 
-impl<'a> EachHeadContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> EachHeadContext<'a> {
-        let PerHeadLinear { format, heads, rows, columns: width, turned, pitch } = spec.op;
+impl<'a> PerHeadContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &PerHeadKernel) -> PerHeadContext<'a> {
+        let PerHeadLinear { format, heads, rows, columns: width, transposed, pitch } = spec.op;
         let PerHeadLayout { together, each } = spec.layout;
         let weight = Weight::of(format, width);
         let lanes = weight.packets.next_power_of_two().clamp(FEWEST_LANES, 32);
@@ -75,7 +75,7 @@ impl<'a> EachHeadContext<'a> {
         } else {
             ("load4_guarded", format!(", {width}u"))
         };
-        EachHeadContext {
+        PerHeadContext {
             base,
             heads,
             rows,
@@ -91,13 +91,13 @@ impl<'a> EachHeadContext<'a> {
             at_once,
             within: distances(1, lanes),
             group_outputs,
-            ragged: !if turned {
+            ragged: !if transposed {
                 weight.packets.is_multiple_of(each)
             } else {
                 rows.is_multiple_of(group_outputs)
             },
-            parts: TURNING_THREADS / each.clamp(1, TURNING_THREADS),
-            threads: if turned { TURNING_THREADS } else { 32 * SIMDGROUPS },
+            parts: TRANSPOSED_THREADS / each.clamp(1, TRANSPOSED_THREADS),
+            threads: if transposed { TRANSPOSED_THREADS } else { 32 * SIMDGROUPS },
             weight,
         }
     }
@@ -107,16 +107,16 @@ impl<'a> EachHeadContext<'a> {
 #[derive(Serialize)]
 struct Prepared {
     #[serde(flatten)]
-    turn: Turn,
+    rope: RopeContext,
     #[serde(flatten)]
     columns: LatentColumns,
     epsilon: f32,
 }
 
 impl Prepared {
-    fn of(name: &str, prepare: &LatentPrepare, turned: usize) -> Prepared {
+    fn of(name: &str, prepare: &LatentPrepare, rope_width: usize) -> Prepared {
         let LatentPrepare { columns, epsilon, rotation, .. } = prepare;
-        Prepared { turn: Turn::of(name, rotation, turned), columns: *columns, epsilon: *epsilon }
+        Prepared { rope: RopeContext::of(name, rotation, rope_width), columns: *columns, epsilon: *epsilon }
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct LatentAppendContext<'a> {
     prepared: Option<Prepared>,
     width: usize,
     width_float: f32,
-    turned: usize,
+    rope_width: usize,
     /// Elements of a cache line.
     record: usize,
     element: &'static str,
@@ -141,18 +141,18 @@ pub(crate) struct LatentAppendContext<'a> {
 
 impl<'a> LatentAppendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &LatentAppend) -> LatentAppendContext<'a> {
-        let LatentAppend { width, turned, cache, prepare } = spec;
+        let LatentAppend { width, rope_width, cache, prepare } = spec;
         let heads = prepare.as_ref().map_or(0, |prepare| prepare.heads);
         LatentAppendContext {
-            prepared: prepare.as_ref().map(|prepare| Prepared::of(base.name, prepare, *turned)),
+            prepared: prepare.as_ref().map(|prepare| Prepared::of(base.name, prepare, *rope_width)),
             base,
             width: *width,
             width_float: *width as f32,
-            turned: *turned,
-            record: width + turned,
+            rope_width: *rope_width,
+            record: width + rope_width,
             element: element(*cache).0,
             heads,
-            row_pairs: heads * turned / 2,
+            row_pairs: heads * rope_width / 2,
             threads: APPEND_THREADS,
             simdgroups: APPEND_THREADS / 32,
         }
@@ -170,7 +170,7 @@ pub(crate) struct LatentAttendContext<'a> {
     heads: usize,
     width: usize,
     width_float: f32,
-    turned: usize,
+    rope_width: usize,
     /// Elements of a cache line.
     record: usize,
     /// Elements of a cache line, rounded up to whole chunks.
@@ -202,9 +202,9 @@ const CHUNK: usize = 128;
 
 impl<'a> LatentAttendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &LatentAttend) -> LatentAttendContext<'a> {
-        let LatentAttend { heads, width, turned, cache, scale, ref prologue } = *spec;
+        let LatentAttend { heads, width, rope_width, cache, scale, ref prologue } = *spec;
         let [heads_each, simdgroups, groups] = mla_attention_heads(spec);
-        let record = width + turned;
+        let record = width + rope_width;
         let chunks = record.div_ceil(CHUNK);
         let (element, bytes) = element(cache);
         let names = match cache {
@@ -217,13 +217,13 @@ impl<'a> LatentAttendContext<'a> {
             (names[if record.is_multiple_of(4) { 1 } else { 2 }], format!(", {record}u"))
         };
         LatentAttendContext {
-            prepared: prologue.as_ref().map(|prepare| Prepared::of(base.name, prepare, turned)),
+            prepared: prologue.as_ref().map(|prepare| Prepared::of(base.name, prepare, rope_width)),
             prologue: prologue.is_some(),
             base,
             heads,
             width,
             width_float: width as f32,
-            turned,
+            rope_width,
             record,
             padded: chunks * CHUNK,
             element,
@@ -245,25 +245,25 @@ impl<'a> LatentAttendContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct LatentShareContext<'a> {
+pub(crate) struct LoadLatentsContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     width: usize,
-    turned: usize,
+    rope_width: usize,
     /// Elements of a cache line.
     record: usize,
     element: &'static str,
     threads: usize,
 }
 
-impl<'a> LatentShareContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LatentShareContext<'a> {
-        let MlaLoadLatents { width, turned, cache } = *spec;
-        LatentShareContext {
+impl<'a> LoadLatentsContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &MlaLoadLatents) -> LoadLatentsContext<'a> {
+        let MlaLoadLatents { width, rope_width, cache } = *spec;
+        LoadLatentsContext {
             base,
             width,
-            turned,
-            record: width + turned,
+            rope_width,
+            record: width + rope_width,
             element: element(cache).0,
             threads: APPEND_THREADS,
         }
@@ -271,7 +271,7 @@ impl<'a> LatentShareContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct UnfoldedContext<'a> {
+pub(crate) struct ExpandedContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -300,15 +300,15 @@ pub(crate) struct UnfoldedContext<'a> {
     distances: Vec<usize>,
 }
 
-impl<'a> UnfoldedContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a MlaExpandedKernel) -> UnfoldedContext<'a> {
-        let MlaAttentionExpanded { keys, turned, values, queries_pitch, .. } = spec.op;
+impl<'a> ExpandedContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a MlaExpandedKernel) -> ExpandedContext<'a> {
+        let MlaAttentionExpanded { keys, rope_width, values, queries_pitch, .. } = spec.op;
         let MlaExpandedLayout { operand, tile } = spec.layout;
-        let (padded, value_padded) = ((keys + turned).next_multiple_of(8), values.next_multiple_of(8));
+        let (padded, value_padded) = ((keys + rope_width).next_multiple_of(8), values.next_multiple_of(8));
         let (matrices, value_matrices) = (padded / 8, value_padded / 8);
         let parts = 32 / tile;
         let step = |widths: &[usize]| if widths.iter().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
-        UnfoldedContext {
+        ExpandedContext {
             base,
             spec,
             ranged: operand == Operand::Ranged,
@@ -316,7 +316,7 @@ impl<'a> UnfoldedContext<'a> {
             padded,
             value_padded,
             pitch: staged_pitch(padded.max(value_padded)),
-            key_step: step(&[keys, turned, queries_pitch]),
+            key_step: step(&[keys, rope_width, queries_pitch]),
             value_step: step(&[values]),
             matrices,
             value_matrices,

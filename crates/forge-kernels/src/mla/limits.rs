@@ -1,6 +1,6 @@
 //! Limits of MLA kernels.
 
-use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
+use crate::context::{DEFAULT_MEMORY, expanded_bytes};
 use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::{MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, mla_attention_heads};
@@ -14,13 +14,13 @@ const LONGEST_LINE: usize = 1024;
 const MOST_TOGETHER: usize = 8;
 
 impl Limits<'_> {
-    pub(crate) fn each_head(&self, each: &PerHeadKernel) -> Result<(), KernelError> {
+    pub(crate) fn per_head_linear(&self, each: &PerHeadKernel) -> Result<(), KernelError> {
         self.positive("the number of heads", each.op.heads)?;
         self.positive("the number of rows of a head's matrix", each.op.rows)?;
         self.positive("the number of columns of a head's matrix", each.op.columns)?;
         let all = each.op.heads.saturating_mul(each.op.rows);
         self.indexable("the number of rows of all heads", all, each.op.columns, each.op.format)?;
-        let of_head = if each.op.turned { each.op.rows } else { each.op.columns };
+        let of_head = if each.op.transposed { each.op.rows } else { each.op.columns };
         let taken = each.op.heads.saturating_mul(of_head);
         self.holds("a row of x", each.op.pitch, each.op.pitch >= taken, || {
             format!("at least as wide as the inputs of all heads, {taken}")
@@ -31,7 +31,7 @@ impl Limits<'_> {
             (1..=MOST_TOGETHER).contains(&each.layout.together),
             || format!("1 to {MOST_TOGETHER} at once, limited by registers"),
         )?;
-        let most = if each.op.turned { 32 } else { 4 };
+        let most = if each.op.transposed { 32 } else { 4 };
         self.holds(
             "each",
             each.layout.each,
@@ -41,14 +41,14 @@ impl Limits<'_> {
     }
 
     pub(crate) fn latent_append(&self, append: &LatentAppend) -> Result<(), KernelError> {
-        self.line(append.width, append.turned, append.cache)?;
+        self.line(append.width, append.rope_width, append.cache)?;
         let Some(prepare) = &append.prepare else { return Ok(()) };
-        self.prepare(prepare, append.width, append.turned)
+        self.prepare(prepare, append.width, append.rope_width)
     }
 
     pub(crate) fn latent_attend(&self, attend: &LatentAttend) -> Result<(), KernelError> {
         self.positive("the number of heads", attend.heads)?;
-        self.line(attend.width, attend.turned, attend.cache)?;
+        self.line(attend.width, attend.rope_width, attend.cache)?;
         self.finite("the scale", attend.scale)?;
         let Some(prepare) = &attend.prologue else { return Ok(()) };
         self.holds(
@@ -57,25 +57,25 @@ impl Limits<'_> {
             prepare.heads == attend.heads,
             || format!("the number of heads, {}", attend.heads),
         )?;
-        self.prepare(prepare, attend.width, attend.turned)?;
+        self.prepare(prepare, attend.width, attend.rope_width)?;
         let fits = prologue_fits(attend);
-        self.holds("the width of a RoPE key", attend.turned, fits, || {
+        self.holds("the width of a RoPE key", attend.rope_width, fits, || {
             format!(
                 "small enough that a threadgroup's keys fit in {DEFAULT_MEMORY} bytes: use a separate append"
             )
         })
     }
 
-    pub(crate) fn latent_share(&self, share: &MlaLoadLatents) -> Result<(), KernelError> {
-        self.line(share.width, share.turned, share.cache)
+    pub(crate) fn load_latents(&self, load: &MlaLoadLatents) -> Result<(), KernelError> {
+        self.line(load.width, load.rope_width, load.cache)
     }
 
-    pub(crate) fn attend_unfolded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {
-        let MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale } = attend.op;
+    pub(crate) fn attend_expanded(&self, attend: &MlaExpandedKernel) -> Result<(), KernelError> {
+        let MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale } = attend.op;
         let MlaExpandedLayout { operand, tile } = attend.layout;
         self.positive("the number of heads", heads)?;
         self.positive("the width of a key", keys)?;
-        self.positive("the width of a RoPE key", turned)?;
+        self.positive("the width of a RoPE key", rope_width)?;
         self.positive("the width of a value", values)?;
         self.finite("the scale", scale)?;
         let all = heads.saturating_mul(keys);
@@ -84,17 +84,17 @@ impl Limits<'_> {
         })?;
         self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
         self.holds("tile", tile, operand != Operand::F16, || "f32, not f16".to_owned())?;
-        let bytes = unfolded_bytes(tile, keys.saturating_add(turned), values);
+        let bytes = expanded_bytes(tile, keys.saturating_add(rope_width), values);
         self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
     }
 
-    fn line(&self, width: usize, turned: usize, cache: Format) -> Result<(), KernelError> {
+    fn line(&self, width: usize, rope_width: usize, cache: Format) -> Result<(), KernelError> {
         self.positive("the width of a latent", width)?;
-        self.positive("the width of a RoPE key", turned)?;
-        self.holds("the width of a RoPE key", turned, turned.is_multiple_of(2), || {
+        self.positive("the width of a RoPE key", rope_width)?;
+        self.holds("the width of a RoPE key", rope_width, rope_width.is_multiple_of(2), || {
             "even, since RoPE rotates pairs of channels".to_owned()
         })?;
-        let line = width.saturating_add(turned);
+        let line = width.saturating_add(rope_width);
         self.holds("the width of a latent and a RoPE key", line, line <= LONGEST_LINE, || {
             format!("at most {LONGEST_LINE}, limited by registers")
         })?;
@@ -104,13 +104,13 @@ impl Limits<'_> {
         })
     }
 
-    fn prepare(&self, prepare: &LatentPrepare, width: usize, turned: usize) -> Result<(), KernelError> {
+    fn prepare(&self, prepare: &LatentPrepare, width: usize, rope_width: usize) -> Result<(), KernelError> {
         let columns = prepare.columns;
         self.positive("the number of heads", prepare.heads)?;
         self.finite("epsilon", prepare.epsilon)?;
         self.positive("the number of rotated pairs", prepare.rotation.frequencies.len())?;
-        self.rotation(&prepare.rotation, turned)?;
-        let queries = columns.turned_first.saturating_add(prepare.heads.saturating_mul(turned));
+        self.rotation(&prepare.rotation, rope_width)?;
+        let queries = columns.q_rope_first.saturating_add(prepare.heads.saturating_mul(rope_width));
         self.holds("a row of queries", columns.queries_pitch, columns.queries_pitch >= queries, || {
             format!("at least {queries}, the end of the RoPE queries")
         })?;
@@ -118,7 +118,7 @@ impl Limits<'_> {
         self.holds("a row of latents", columns.latent_pitch, columns.latent_pitch >= latent, || {
             format!("at least {latent}, the end of the latent")
         })?;
-        let key = columns.key_first.saturating_add(turned);
+        let key = columns.key_first.saturating_add(rope_width);
         self.holds("a row of keys", columns.key_pitch, columns.key_pitch >= key, || {
             format!("at least {key}, the end of the key")
         })
@@ -128,6 +128,6 @@ impl Limits<'_> {
 /// Whether decode attention can prepare its own queries and cache line: they fit in threadgroup memory.
 pub fn prologue_fits(attend: &LatentAttend) -> bool {
     let [each, simdgroups, _] = mla_attention_heads(attend);
-    let line = (attend.width + attend.turned).next_multiple_of(128);
-    (each * simdgroups * attend.turned + line + simdgroups) * 4 <= DEFAULT_MEMORY
+    let line = (attend.width + attend.rope_width).next_multiple_of(128);
+    (each * simdgroups * attend.rope_width + line + simdgroups) * 4 <= DEFAULT_MEMORY
 }

@@ -1,6 +1,6 @@
 //! Layouts of MLA kernels.
 
-use crate::attention::context::unfolded_bytes;
+use crate::attention::context::expanded_bytes;
 use crate::context::DEFAULT_MEMORY;
 use crate::matmul::spec::Operand;
 use forge_ops::LatentAttend;
@@ -27,8 +27,8 @@ pub struct MlaExpandedLayout {
 
 impl MlaExpandedLayout {
     /// The largest tile that allows two threadgroups per core; `None` if heads are too wide for that.
-    pub fn tile_for(keys: usize, turned: usize, values: usize) -> Option<usize> {
-        let fits = |tile: &usize| unfolded_bytes(*tile, keys + turned, values) <= DEFAULT_MEMORY;
+    pub fn tile_for(keys: usize, rope_width: usize, values: usize) -> Option<usize> {
+        let fits = |tile: &usize| expanded_bytes(*tile, keys + rope_width, values) <= DEFAULT_MEMORY;
         [32, 16, 8].into_iter().find(fits)
     }
 }

@@ -126,12 +126,12 @@ pub(crate) struct ElementwiseContext<'a> {
 impl<'a> ElementwiseContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
         let (binary, formula) = match spec.function {
-            Function::Each(each) => {
+            Function::Unary(each) => {
                 let Applied { before, after } = Applied::of(each);
                 (false, format!("{before}a[place]{after}"))
             }
             Function::Multiply => (true, "a[place] * b[place]".to_owned()),
-            Function::Times => (true, "a[place] * b[group.y]".to_owned()),
+            Function::ScaleRows => (true, "a[place] * b[group.y]".to_owned()),
             Function::ScaleBy => (true, "b[0] * a[place]".to_owned()),
             Function::Add => (true, "a[place] + b[place]".to_owned()),
         };
@@ -140,7 +140,7 @@ impl<'a> ElementwiseContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct TakeContext<'a> {
+pub(crate) struct SliceContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -148,8 +148,8 @@ pub(crate) struct TakeContext<'a> {
     threads: usize,
 }
 
-impl<'a> TakeContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a SliceColumns) -> TakeContext<'a> {
-        TakeContext { base, spec, threads: 128 }
+impl<'a> SliceContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a SliceColumns) -> SliceContext<'a> {
+        SliceContext { base, spec, threads: 128 }
     }
 }

@@ -158,7 +158,7 @@ impl<'a> DeltaChunksContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct LetThroughContext<'a> {
+pub(crate) struct GatedRmsNormContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -171,10 +171,10 @@ pub(crate) struct LetThroughContext<'a> {
     threads: usize,
 }
 
-impl<'a> LetThroughContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a GatedRmsNorm) -> LetThroughContext<'a> {
+impl<'a> GatedRmsNormContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a GatedRmsNorm) -> GatedRmsNormContext<'a> {
         let simdgroups = spec.heads.min(8);
-        LetThroughContext {
+        GatedRmsNormContext {
             base,
             spec,
             values_float: spec.values as f32,

@@ -55,17 +55,17 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn let_through(&self, through: &GatedRmsNorm) -> Result<(), KernelError> {
-        self.positive("the number of value heads", through.heads)?;
-        self.positive("the width of a value", through.values)?;
-        self.holds("the width of a value", through.values, through.values <= WIDEST_VALUE, || {
+    pub(crate) fn gated_rms_norm(&self, norm: &GatedRmsNorm) -> Result<(), KernelError> {
+        self.positive("the number of value heads", norm.heads)?;
+        self.positive("the width of a value", norm.values)?;
+        self.holds("the width of a value", norm.values, norm.values <= WIDEST_VALUE, || {
             format!("at most {WIDEST_VALUE}, limited by registers")
         })?;
-        let taken = through.first + through.heads * through.values;
-        self.holds("a row of inputs", through.pitch, through.pitch >= taken, || {
+        let taken = norm.first + norm.heads * norm.values;
+        self.holds("a row of inputs", norm.pitch, norm.pitch >= taken, || {
             format!("at least {taken}, the end of the gates")
         })?;
-        self.finite("epsilon of the heads' norm", through.epsilon)
+        self.finite("epsilon of the heads' norm", norm.epsilon)
     }
 
     pub(crate) fn delta_step(&self, step: &DeltaStep) -> Result<(), KernelError> {

@@ -51,7 +51,7 @@ pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
 /// RoPE and every attention kernel, for every head width and group size: each with one of the rare options,
 /// and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     let mut specs = Vec::new();
     for width in [6, 16, 20, 30, 64, 80, 96, 120, 128, 250, 256] {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
@@ -175,14 +175,17 @@ pub(crate) fn attentions() -> Vec<Spec> {
             specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
             specs.push(Spec::RotateAppend(plain));
             // QK norm after RoPE; and other RoPE frequencies for a long context.
-            let turned = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
-            let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
+            let norm_after_rope = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
+            let norm_after_rope = RotateAppend {
+                norm: norm.map(|norm| HeadNorm { after_rope: true, ..norm }),
+                ..norm_after_rope
+            };
             let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
             long.rotation.long =
                 Some(LongContext::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
             let mut stretched = long.clone();
             stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
-            for rotate in [turned, long, stretched] {
+            for rotate in [norm_after_rope, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rotate)));
                 let RotateAppend { width, ref rotation, .. } = rotate;
                 specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone() }));
@@ -192,8 +195,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
     }
     // Values with a norm, or computed from the key heads; and queries only.
     for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
-        for turned in [None, Some(false), Some(true)] {
-            let norm = turned.map(|turned| HeadNorm { epsilon: 1e-6, turned, values: true });
+        for after_rope in [None, Some(false), Some(true)] {
+            let norm = after_rope.map(|after_rope| HeadNorm { epsilon: 1e-6, after_rope, values: true });
             for brings in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
                 let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
                 rotate.rotation.magnitude = 1.0;

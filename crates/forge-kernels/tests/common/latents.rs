@@ -13,27 +13,28 @@ pub(crate) fn latents() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {
         for (heads, rows, columns) in [(16, 128, 512), (3, 7, 30), (2, 100, 56)] {
-            for turned in [false, true] {
-                let of_heads = heads * if turned { rows } else { columns };
+            for transposed in [false, true] {
+                let of_heads = heads * if transposed { rows } else { columns };
                 for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
                 {
-                    specs.push(Spec::EachHead(Kernel {
-                        op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                    specs.push(Spec::PerHeadLinear(Kernel {
+                        op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                         layout: PerHeadLayout { together, each },
                     }));
                 }
             }
         }
     }
-    for (heads, width, turned) in [(128, 512, 64), (5, 21, 4), (1, 24, 8), (16, 256, 128), (7, 700, 100)] {
+    for (heads, width, rope_width) in [(128, 512, 64), (5, 21, 4), (1, 24, 8), (16, 256, 128), (7, 700, 100)]
+    {
         for cache in [Format::F16, Format::F32] {
-            for prepare in prepares(heads, width, turned) {
+            for prepare in prepares(heads, width, rope_width) {
                 let prologue = prepare.clone();
-                specs.push(Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }));
+                specs.push(Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare }));
                 specs.push(Spec::LatentAttend(LatentAttend {
                     heads,
                     width,
-                    turned,
+                    rope_width,
                     cache,
                     scale: 0.1,
                     prologue,
@@ -41,16 +42,18 @@ pub(crate) fn latents() -> Vec<Spec> {
             }
         }
         for cache in [Format::F16, Format::F32] {
-            specs.push(Spec::LatentShare(MlaLoadLatents { width, turned, cache }));
+            specs.push(Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
     }
-    for (heads, keys, turned, values) in [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)] {
+    for (heads, keys, rope_width, values) in
+        [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)]
+    {
         for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
-            let tile = MlaExpandedLayout::tile_for(keys, turned, values).expect("there is room");
+            let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
             let (queries_pitch, scale) = (heads * keys + more, 0.1);
-            specs.push(Spec::AttendUnfolded(Kernel {
-                op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            specs.push(Spec::MlaAttentionExpanded(Kernel {
+                op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
                 layout: MlaExpandedLayout { operand, tile },
             }));
         }
@@ -59,35 +62,35 @@ pub(crate) fn latents() -> Vec<Spec> {
 }
 
 /// Append with and without fused preparation: in two buffers and in one, and with each RoPE pairing.
-fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepare>> {
+fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentPrepare>> {
     let apart = LatentColumns {
-        queries_pitch: heads * turned,
-        turned_first: 0,
-        latent_pitch: 40 + width + turned,
+        queries_pitch: heads * rope_width,
+        q_rope_first: 0,
+        latent_pitch: 40 + width + rope_width,
         latent_first: 40,
-        key_pitch: 40 + width + turned,
+        key_pitch: 40 + width + rope_width,
         key_first: 40 + width,
     };
-    let all = heads * (width + turned);
+    let all = heads * (width + rope_width);
     let together = LatentColumns {
-        queries_pitch: all + width + turned,
-        turned_first: heads * width,
-        latent_pitch: all + width + turned,
+        queries_pitch: all + width + rope_width,
+        q_rope_first: heads * width,
+        latent_pitch: all + width + rope_width,
         latent_first: all,
-        key_pitch: all + width + turned,
+        key_pitch: all + width + rope_width,
         key_first: all + width,
     };
     let prepare =
         |columns, rotation: Rotation| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
-    let turns = |pairs, pairing| rotate(1, 1, turned, Format::F16, pairs, pairing).rotation;
-    let mut long = turns(turned / 2, Pairing::Interleaved);
+    let rotation = |pairs, pairing| rotate(1, 1, rope_width, Format::F16, pairs, pairing).rotation;
+    let mut long = rotation(rope_width / 2, Pairing::Interleaved);
     long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });
-    let mut stretched = turns(turned / 2, Pairing::Half);
+    let mut stretched = rotation(rope_width / 2, Pairing::Half);
     stretched.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
     vec![
         None,
-        prepare(apart, turns(turned / 2, Pairing::Interleaved)),
-        prepare(together, turns(turned / 2 - 1, Pairing::Half)),
+        prepare(apart, rotation(rope_width / 2, Pairing::Interleaved)),
+        prepare(together, rotation(rope_width / 2 - 1, Pairing::Half)),
         prepare(apart, long),
         prepare(together, stretched),
     ]

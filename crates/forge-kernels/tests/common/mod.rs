@@ -9,7 +9,7 @@ mod projections;
 
 pub(crate) use attention::{attend, attentions, few_on_a_card, on_a_card, prologue, rotate};
 pub(crate) use latents::latents;
-pub(crate) use projections::{project, projections};
+pub(crate) use projections::{linear, projections};
 
 use experts::experts;
 use forge_kernels::Spec;
@@ -68,21 +68,21 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.push(Spec::NormAdd(NormAdd { width, epsilon: 1e-6, gain, factor, squares }));
         }
         for function in [
-            Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
-            Function::Each(UnaryOp::Activate(Activation::Gelu)),
-            Function::Each(UnaryOp::Activate(Activation::Relu)),
-            Function::Each(UnaryOp::Activate(Activation::ReluSquared)),
-            Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
-            Function::Each(UnaryOp::Softcap(30.0)),
-            Function::Each(UnaryOp::Scale(0.22)),
+            Function::Unary(UnaryOp::Activate(Activation::GeluTanh)),
+            Function::Unary(UnaryOp::Activate(Activation::Gelu)),
+            Function::Unary(UnaryOp::Activate(Activation::Relu)),
+            Function::Unary(UnaryOp::Activate(Activation::ReluSquared)),
+            Function::Unary(UnaryOp::Activate(Activation::Sigmoid)),
+            Function::Unary(UnaryOp::Softcap(30.0)),
+            Function::Unary(UnaryOp::Scale(0.22)),
             Function::Multiply,
-            Function::Times,
+            Function::ScaleRows,
             Function::Add,
             Function::ScaleBy,
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
-        specs.push(Spec::Take(SliceColumns { width, of: 3 * width }));
+        specs.push(Spec::SliceColumns(SliceColumns { width, of: 3 * width }));
     }
     for (width, taps, pitch, activation) in [
         (64, 4, 64, None),
@@ -108,7 +108,7 @@ pub(crate) fn others() -> Vec<Spec> {
     }
     for (heads, values) in [(32, 128), (3, 40)] {
         let (pitch, first, epsilon) = (heads * (2 * values + 2), heads * values, 1e-6);
-        specs.push(Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon }));
+        specs.push(Spec::GatedRmsNorm(GatedRmsNorm { heads, values, pitch, first, epsilon }));
     }
     specs.push(Spec::RmsNorm(RmsNorm {
         width: 64,

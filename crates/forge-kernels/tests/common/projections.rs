@@ -6,7 +6,7 @@ use forge_kernels::{Family, Spec};
 use forge_ops::{Activation, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp};
 
 /// A projection with the knobs of an M4.
-pub(crate) fn project(
+pub(crate) fn linear(
     rows: Rows,
     format: Format,
     outputs: usize,
@@ -45,15 +45,15 @@ pub(crate) fn projections() -> Vec<Spec> {
                         continue;
                     }
                     let plain =
-                        project(rows, format, outputs, inputs, epilogue).with_op(|op| Linear { bias, ..op });
-                    specs.push(Spec::Project(plain));
+                        linear(rows, format, outputs, inputs, epilogue).with_op(|op| Linear { bias, ..op });
+                    specs.push(Spec::Linear(plain));
                     let knobs = Knobs { simdgroups: 4, split: 2, ..plain.layout.knobs };
                     let each = bias.then_some(if inputs == 56 {
                         UnaryOp::Softcap(30.0)
                     } else {
                         UnaryOp::Scale(0.22)
                     });
-                    specs.push(Spec::Project(
+                    specs.push(Spec::Linear(
                         plain.with_op(|op| Linear { each, ..op }).with_layout(|layout| LinearLayout {
                             knobs,
                             operand: Operand::F16,
@@ -65,9 +65,9 @@ pub(crate) fn projections() -> Vec<Spec> {
         }
     }
     for (tile_rows, split) in [(64, 1), (16, 2)] {
-        let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
+        let plain = linear(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
         let knobs = Knobs { tile_rows, split, ..plain.layout.knobs };
-        specs.push(Spec::Project(plain.with_layout(|layout| LinearLayout {
+        specs.push(Spec::Linear(plain.with_layout(|layout| LinearLayout {
             knobs,
             operand: Operand::F16,
             ..layout
@@ -82,11 +82,11 @@ pub(crate) fn projections() -> Vec<Spec> {
 fn of_codes() -> impl Iterator<Item = Spec> {
     [Format::Q4_0, Format::Q8_0].into_iter().flat_map(|format| {
         [(16, 2), (32, 1)].map(|(rows_per_simdgroup, packets)| {
-            let plain = project(Rows::One, format, 70, 560, Epilogue::Store);
+            let plain = linear(Rows::One, format, 70, 560, Epilogue::Store);
             let (simdgroups, split) = (2, 2);
             let knobs =
                 Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.layout.knobs };
-            Spec::Project(plain.with_knobs(knobs))
+            Spec::Linear(plain.with_knobs(knobs))
         })
     })
 }
@@ -114,7 +114,7 @@ fn deferred() -> Vec<Spec> {
                     continue;
                 }
                 let packets = if split == 1 && inputs > 1024 { 2 } else { 1 };
-                let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
+                let mut plain = linear(Rows::One, format, outputs, inputs, epilogue);
                 plain.layout.knobs =
                     Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.layout.knobs };
                 plain.op.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
@@ -127,7 +127,7 @@ fn deferred() -> Vec<Spec> {
                 }
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
-                    specs.push(Spec::Project(plain));
+                    specs.push(Spec::Linear(plain));
                 }
             }
         }

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_go_where_losses_are() {
+    fn the_budget_goes_to_the_largest_losses() {
         let plain = vec![offer(40, 0.10), offer(80, 0.01)];
         let rough = vec![offer(40, 0.30), offer(80, 0.02)];
         let offers = [plain.clone(), rough, plain];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_a_format_takes_another() {
+    fn unsupported_shapes_use_another_format() {
         let never = Offer { bits: 10, loss: None };
         assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 79), None);
         assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 80), Some(vec![1]));
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_choice_keeps_to_its_budget_and_beats_every_format_for_all(
+        fn choices_stay_within_the_budget_and_beat_uniform_formats(
             offers in prop::collection::vec(prop::collection::vec((1_u64..100, 0.0_f64..1.0), 3), 1..6),
             budget in 0_u64..500,
         ) {

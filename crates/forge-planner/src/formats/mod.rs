@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tied_head_follows_its_table_unless_it_is_named_itself() {
+    fn tied_heads_use_the_tables_format_unless_overridden() {
         let ends = |overrides: &[&str]| {
             let all = formats(true, overrides);
             all.into_iter().filter(|it| it.starts_with("table")).collect::<Vec<_>>().join(", ")
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_different_formats_get_bodies_of_their_own() {
+    fn layers_of_different_formats_have_separate_bodies() {
         let two = graph(false, Format::Bf16);
         let mut draft = Draft::clone(&two);
         for (index, weight) in draft.weights.iter_mut().enumerate() {

@@ -20,9 +20,9 @@ impl Select<'_> {
             let body = self.graph.body(apply);
             for operation in &self.lists.decode[apply.body.0].operations {
                 match &operation.kind {
-                    Kind::Project(project) if matches!(project.ending, Epilogue::AddSquares(_)) => {
-                        let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
-                        let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+                    Kind::Linear(linear) if matches!(linear.ending, Epilogue::AddSquares(_)) => {
+                        let (format, outputs, inputs) = self.matrix_shape(body, apply, linear);
+                        let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), linear.ending);
                         most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
                     }
                     Kind::ExpertsSum(sum) if matches!(sum.ending, CombineInput::AddSquares(_)) => {
@@ -47,14 +47,9 @@ impl Select<'_> {
     }
 
     /// Format, rows and columns of a projection's matrix.
-    pub(crate) fn matrix_shape(
-        &self,
-        body: &Body,
-        apply: &Apply,
-        project: &Linear,
-    ) -> (Format, usize, usize) {
+    pub(crate) fn matrix_shape(&self, body: &Body, apply: &Apply, linear: &Linear) -> (Format, usize, usize) {
         let weights: Vec<WeightId> =
-            project.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
+            linear.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
         let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
         let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
         (self.formats.of(&weights), rows, columns)
@@ -68,7 +63,7 @@ impl Select<'_> {
     /// The kernel with its measured layout, or unchanged.
     pub(crate) fn laid_out(&self, spec: &Spec) -> Spec {
         let measured = TuningKey::of(spec).and_then(|(subject, _)| self.measured(&subject));
-        measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
+        measured.and_then(|layout| layout.apply_to(spec)).unwrap_or_else(|| spec.clone())
     }
 
     /// The target chip.
@@ -104,9 +99,9 @@ impl Select<'_> {
     }
 
     /// Outputs that a per-head matmul kernel computes at once.
-    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
+    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], transposed: bool) -> usize {
         let chip = self.chip();
-        spec::PerHeadLayout::each_for(chip.cores as usize, format, shape, turned)
+        spec::PerHeadLayout::each_for(chip.cores as usize, format, shape, transposed)
     }
 
     /// Rows per simdgroup and simdgroups per threadgroup of an expert kernel with this many outputs and

@@ -72,7 +72,7 @@ impl Plan {
 
 /// The kernel with another layout, if it supports that layout and keeps its interface.
 fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
-    let spec = layout.lay_out(&kernel.spec)?;
+    let spec = layout.apply_to(&kernel.spec)?;
     if candidates_of(&spec) != candidates_of(&kernel.spec) {
         return None;
     }
@@ -86,8 +86,8 @@ fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
 /// Outputs per argmax candidate, if the kernel writes any.
 fn candidates_of(spec: &Spec) -> Option<usize> {
     match spec {
-        Spec::Project(project) if matches!(project.op.epilogue, Epilogue::Best { .. }) => {
-            Some(project.layout.knobs.outputs_of_group())
+        Spec::Linear(linear) if matches!(linear.op.epilogue, Epilogue::Best { .. }) => {
+            Some(linear.layout.knobs.outputs_of_group())
         }
         _ => None,
     }

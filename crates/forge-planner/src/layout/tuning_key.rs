@@ -113,9 +113,9 @@ fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
 
 impl LinearKey {
     /// Key of a linear layer.
-    pub fn of(project: &LinearKernel) -> LinearKey {
-        let leaves = matches!(project.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
-        let (Linear { format, outputs, inputs, .. }, rows) = (project.op, project.layout.rows);
+    pub fn of(linear: &LinearKernel) -> LinearKey {
+        let leaves = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        let (Linear { format, outputs, inputs, .. }, rows) = (linear.op, linear.layout.rows);
         LinearKey { rows, format, outputs, inputs, leaves }
     }
 }
@@ -154,8 +154,8 @@ impl TuningKey {
     /// Key and layout of a kernel, if it has alternatives.
     pub fn of(spec: &Spec) -> Option<(TuningKey, Layout)> {
         Some(match spec {
-            Spec::Project(project) => {
-                (TuningKey::Projection(LinearKey::of(project)), Layout::Projection(project.layout.knobs))
+            Spec::Linear(linear) => {
+                (TuningKey::Projection(LinearKey::of(linear)), Layout::Projection(linear.layout.knobs))
             }
             Spec::ExpertsInner(inner) => {
                 let ExpertsLayout { rows_per_simdgroup, simdgroups } = inner.layout;
@@ -237,15 +237,15 @@ impl Layout {
     pub fn wants_units(&self) -> bool {
         match self {
             Layout::Projection(knobs) => knobs.codes,
-            Layout::Attention(knobs) => knobs.units,
+            Layout::Attention(knobs) => knobs.mma,
             Layout::Experts(_) => false,
         }
     }
 
     /// The kernel with this layout; `None` if the layout is for another kind of kernel.
-    pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
+    pub fn apply_to(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
-            (Layout::Projection(knobs), Spec::Project(kernel)) => Spec::Project(kernel.with_knobs(*knobs)),
+            (Layout::Projection(knobs), Spec::Linear(kernel)) => Spec::Linear(kernel.with_knobs(*knobs)),
             (Layout::Experts(knobs), Spec::ExpertsInner(kernel)) => {
                 Spec::ExpertsInner(kernel.with_layout(|_| experts_layout(knobs)))
             }
@@ -293,7 +293,7 @@ impl Layout {
             (Layout::Attention(AttentionKnobs { tile, lines, .. }), Rows::Many) => {
                 format!("{lines} query rows, tiles of {tile} positions")
             }
-            (Layout::Attention(AttentionKnobs { simdgroups, units: true, .. }), _) => {
+            (Layout::Attention(AttentionKnobs { simdgroups, mma: true, .. }), _) => {
                 format!("{simdgroups} simdgroups, MMA")
             }
             (Layout::Attention(AttentionKnobs { simdgroups, heads_each, loads, .. }), _) => {

@@ -18,15 +18,15 @@ use serde::Serialize;
 
 /// Maximum positions of an expanded KV tile. For DeepSeek V3 a tile takes 128 MiB, as much as the queries and
 /// latent sums of 256 rows, whose memory it shares.
-const SHARE: usize = 1024;
+const TILE: usize = 1024;
 
 /// Parameters of expanded MLA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MlaExpand {
     /// Minimum rows for the expanded form.
-    pub from: usize,
+    pub min_rows: usize,
     /// Positions of an expanded KV tile.
-    pub share: usize,
+    pub tile: usize,
 }
 
 impl MlaExpand {
@@ -40,13 +40,13 @@ impl MlaExpand {
     ) -> Option<MlaExpand> {
         let once = latents.width * (keys + values);
         let saved = (2 * latents.width).checked_sub(keys + values).filter(|saved| *saved > 0)?;
-        let from = (once / saved + 1).max(few + 1);
-        (from <= chunk).then_some(MlaExpand { from, share: SHARE.min(context) })
+        let min_rows = (once / saved + 1).max(few + 1);
+        (min_rows <= chunk).then_some(MlaExpand { min_rows, tile: TILE.min(context) })
     }
 
     /// Combines layers with different thresholds.
     pub(crate) fn and(self, other: Option<MlaExpand>) -> MlaExpand {
-        MlaExpand { from: self.from.max(other.map_or(0, |other| other.from)), ..self }
+        MlaExpand { min_rows: self.min_rows.max(other.map_or(0, |other| other.min_rows)), ..self }
     }
 }
 
@@ -55,8 +55,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_values_are_made_from_where_it_is_fewer_operations() {
-        for (width, turned, keys, values, from) in [
+    fn mla_expands_where_it_needs_fewer_operations() {
+        for (width, rope_width, keys, values, min_rows) in [
             (512, 64, 128, 128, Some(171)),
             (24, 8, 16, 16, Some(49)),
             // The threshold is above a small batch.
@@ -66,15 +66,20 @@ mod tests {
             (16, 8, 16, 16, None),
             (15, 8, 16, 16, None),
         ] {
-            let latents = LatentCache { width, turned };
-            let unfold = MlaExpand::of(&latents, [keys, values], (16, 256), 4096);
-            assert_eq!(unfold.map(|unfold| unfold.from), from, "{width} {turned} {keys} {values}");
-            let Some(MlaExpand { from, share }) = unfold else { continue };
-            assert_eq!(share, 1024);
-            let folded = |rows: usize| rows * 2 * (2 * width + turned);
-            let unfolded = |rows: usize| rows * 2 * (keys + turned + values) + 2 * width * (keys + values);
-            assert!(unfolded(from) < folded(from));
-            assert!(from == 17 || unfolded(from - 1) >= folded(from - 1));
+            let latents = LatentCache { width, rope_width };
+            let expand = MlaExpand::of(&latents, [keys, values], (16, 256), 4096);
+            assert_eq!(
+                expand.map(|expand| expand.min_rows),
+                min_rows,
+                "{width} {rope_width} {keys} {values}"
+            );
+            let Some(MlaExpand { min_rows, tile }) = expand else { continue };
+            assert_eq!(tile, 1024);
+            let absorbed = |rows: usize| rows * 2 * (2 * width + rope_width);
+            let expanded =
+                |rows: usize| rows * 2 * (keys + rope_width + values) + 2 * width * (keys + values);
+            assert!(expanded(min_rows) < absorbed(min_rows));
+            assert!(min_rows == 17 || expanded(min_rows - 1) >= absorbed(min_rows - 1));
         }
     }
 }

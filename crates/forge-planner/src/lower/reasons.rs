@@ -46,7 +46,7 @@ impl<'a> Section<'a> {
     fn least(&self) -> BTreeSet<usize> {
         let position =
             |fits: fn(&Kind) -> bool| self.list.operations.iter().position(|operation| fits(&operation.kind));
-        let is_projection = |kind: &Kind| matches!(kind, Kind::Project(_));
+        let is_projection = |kind: &Kind| matches!(kind, Kind::Linear(_));
         let projections = || {
             (0..self.list.operations.len()).filter(|place| is_projection(&self.list.operations[*place].kind))
         };
@@ -71,7 +71,7 @@ impl<'a> Section<'a> {
     fn reason(&self, place: usize) -> String {
         let operation = &self.list.operations[place];
         let (fusions, otherwise): (&[Fusion], String) = match &operation.kind {
-            Kind::Project(_) => return self.of_projection(place),
+            Kind::Linear(_) => return self.of_projection(place),
             Kind::Norm { .. } => (self.of_norm(place), self.alone(operation)),
             Kind::LayerNorm { .. } => (&[], "LayerNorm needs the mean before the variance".to_owned()),
             Kind::NormAdd(_) => {
@@ -82,8 +82,8 @@ impl<'a> Section<'a> {
                 let text = "not fusable into attention: the heads exceed its threadgroup memory, or are prepared differently";
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
-            Kind::EachHead(each) => {
-                let text = match each.turned {
+            Kind::PerHeadLinear(each) => {
+                let text = match each.transposed {
                     true => "absorbed MLA multiplies the queries of each head by a matrix before attention",
                     false => "absorbed MLA multiplies the output of each head by a matrix after attention",
                 };
@@ -96,16 +96,16 @@ impl<'a> Section<'a> {
             ),
             Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
             Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
-            Kind::Take => (&[Fusion::FusePerLayerInput], self.alone(operation)),
+            Kind::PerLayerInput => (&[Fusion::FusePerLayerInput], self.alone(operation)),
             Kind::Embed { .. } => (&[], "per-layer inputs come from a second embedding table".to_owned()),
-            Kind::Place { .. } => (&[], "position embeddings have their own table".to_owned()),
+            Kind::PositionEmbedding { .. } => (&[], "position embeddings have their own table".to_owned()),
             Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
                 (&[], "the layer has more than one attention or recurrent operation".to_owned())
             }
             Kind::ExpertsInner(_) | Kind::ExpertsSum(_) => {
                 (&[], "the layer has more than one set of experts".to_owned())
             }
-            Kind::Slice { .. } | Kind::Leave | Kind::Unplanned => (&[], self.alone(operation)),
+            Kind::Slice { .. } | Kind::StorePerLayerInputs | Kind::Unplanned => (&[], self.alone(operation)),
         };
         self.disabled_fusion(fusions).unwrap_or(otherwise)
     }
@@ -123,7 +123,7 @@ impl<'a> Section<'a> {
         }
         let reads = operation.inputs[0];
         let same_input =
-            |other: &&Operation| matches!(other.kind, Kind::Project(_)) && other.inputs[0] == reads;
+            |other: &&Operation| matches!(other.kind, Kind::Linear(_)) && other.inputs[0] == reads;
         let sibling = self.list.operations[..place].iter().find(same_input);
         let formats = |other: &Operation| (self.format(operation), self.format(other));
         if let Some(other) = sibling
@@ -153,7 +153,7 @@ impl<'a> Section<'a> {
         self.list.readers(logits).any(|reader| match &reader.kind {
             Kind::Route(_) => true,
             Kind::ExpertsInner(inner) => inner.choice.is_some() && reader.inputs[1] == logits,
-            Kind::Elementwise(Function::Each(_)) => self.chooses(reader.output),
+            Kind::Elementwise(Function::Unary(_)) => self.chooses(reader.output),
             _ => false,
         })
     }
@@ -161,16 +161,16 @@ impl<'a> Section<'a> {
     /// Whether an operation reads columns of the per-layer inputs.
     fn gates_taken(&self, place: usize) -> bool {
         match &self.list.operations[place].kind {
-            Kind::Take => true,
-            Kind::Project(project) => {
+            Kind::PerLayerInput => true,
+            Kind::Linear(linear) => {
                 let output = self.list.operations[place].output;
                 let takes = |reader: &Operation| {
                     let taken = |input: &Value| {
                         self.list.definition(*input).map(|place| &self.list.operations[place].kind)
                     };
-                    reader.inputs.iter().any(|input| taken(input) == Some(&Kind::Take))
+                    reader.inputs.iter().any(|input| taken(input) == Some(&Kind::PerLayerInput))
                 };
-                project.ending == Epilogue::MultiplyTaken || self.list.readers(output).any(takes)
+                linear.ending == Epilogue::MultiplyPerLayerInput || self.list.readers(output).any(takes)
             }
             _ => false,
         }
@@ -242,9 +242,9 @@ fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
 /// Fusions that include an elementwise function in another step.
 fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
-        Function::Each(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],
-        Function::Each(_) => &[Fusion::FuseUnary, Fusion::NormAdd],
-        Function::Multiply | Function::Times => {
+        Function::Unary(UnaryOp::Activate(_)) => &[Fusion::FuseGateUp, Fusion::FuseUnary],
+        Function::Unary(_) => &[Fusion::FuseUnary, Fusion::NormAdd],
+        Function::Multiply | Function::ScaleRows => {
             &[Fusion::FuseAttentionGate, Fusion::FuseGateUp, Fusion::HoistGate, Fusion::FusePerLayerInput]
         }
         Function::ScaleBy => &[Fusion::NormAdd],

@@ -83,10 +83,10 @@ pub(crate) fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Dia
     let made_for = graph.model.context;
     match options.max_context {
         Some(0) => Err(vec![Diagnostic::new("F0503", "the context length is 0")]),
-        Some(asked) if asked > made_for => Err(vec![
+        Some(requested) if requested > made_for => Err(vec![
             Diagnostic::new(
                 "F0503",
-                format!("context length {asked} exceeds the model's limit of {made_for}"),
+                format!("context length {requested} exceeds the model's limit of {made_for}"),
             )
             .note(format!("output beyond the limit is wrong: use --max-context {made_for} or less")),
         ]),
@@ -95,7 +95,7 @@ pub(crate) fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Dia
             Diagnostic::new("F0503", format!("context length {made_for} exceeds the kernels' limit"))
                 .note(format!("use --max-context {LONGEST_CONTEXT}")),
         ]),
-        Some(asked) => Ok(asked),
+        Some(requested) => Ok(requested),
         None => Ok(made_for),
     }
 }

@@ -63,7 +63,7 @@ impl Draft<'_> {
             function,
             arguments: arguments.iter().map(argument).collect(),
             condition: Condition::Always,
-            of_share: false,
+            of_tile: false,
             waits: false,
             waits_for: Vec::new(),
         };

@@ -27,7 +27,7 @@ pub(crate) fn select(
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(FEW + 1),
-        unfold: None,
+        mla_expand: None,
         scratch: Vec::new(),
         arena_bytes: 0,
         arena_floor: 0,
@@ -165,7 +165,7 @@ impl<'a> Select<'a> {
             RowsOf::Pass => 1,
             RowsOf::Row => self.plan.chunk,
             RowsOf::Wanted => FEW,
-            RowsOf::Position => self.plan.unfold.map_or(0, |unfold| unfold.share),
+            RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
             RowsOf::Share => MAX_SHARES,
         };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_live_at_the_same_time_do_not_share_bytes() {
+    fn simultaneously_live_buffers_do_not_overlap() {
         let batch = |name, lifetime| scratch(name, (64, RowsOf::Pass), &[life(Schedule::Batch, lifetime)]);
         let together = |a: &Scratch, b: &Scratch| together(a, b, Schedule::Batch);
         let always = scratch("stream", (64, RowsOf::Pass), &[]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_meets_in_a_pass_of_one_row_keeps_its_first_rows_apart() {
+    fn overlap_in_decode_separates_the_first_rows_only() {
         let lives = |decode, batch| [life(Schedule::Decode, decode), life(Schedule::Batch, batch)];
         let mut buffers = [
             scratch("qkv", (64, RowsOf::Row), &lives((1, 0, 1), (1, 0, 1))),
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_of_one_row_has_all_shares_of_its_cache() {
+    fn decode_allocates_all_kv_splits() {
         let partials = scratch("partials", (64, RowsOf::Share), &[]);
         assert_eq!(partials.extent(Schedule::Decode), 3 * 256);
     }
 
     proptest::proptest! {
         #[test]
-        fn buffers_alive_together_never_share_a_byte(
+        fn live_buffers_never_overlap(
             lives in proptest::collection::vec(
                 (1usize..500, 0..PER.len(), proptest::bool::ANY, 0usize..3, 0usize..8, 0usize..4),
                 1..14,

@@ -63,7 +63,7 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
         let range = first..first + run.len();
         first = range.end;
         let mut after = walk_run(plan, schedule, (section, range.clone()), pending.clone());
-        if run[0] == Condition::Unfolded {
+        if run[0] == Condition::Expanded {
             after = walk_run(plan, schedule, (section, range), either(after, &pending));
         }
         pending = if run[0] == Condition::Always { after } else { either(after, &pending) };
@@ -122,7 +122,7 @@ fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<To
             Operand::Keys | Operand::Values | Operand::Latents | Operand::Memory(_) => {
                 Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
             }
-            Operand::Field(_) | Operand::Batch(_) | Operand::Seats => continue,
+            Operand::Field(_) | Operand::Batch(_) | Operand::ExpertSlots => continue,
         };
         let written = plan.writes(step.function, &argument.parameter);
         touches.push(Touch { span, written, step: Some(index) });

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_has_a_window_and_a_pass_and_no_more_than_alignment_asks() {
+    fn rings_hold_a_window_and_a_pass_rounded_to_alignment() {
         for (window, chunk, context, kept) in [
             (16, 256, 1024, Some(320)),
             // 65 + 256 - 1 is a multiple of 64; 66 + 256 - 1 is not.

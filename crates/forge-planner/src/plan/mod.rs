@@ -30,7 +30,7 @@ pub struct Plan {
     /// Maximum rows of a pass (prefill chunk).
     pub chunk: usize,
     /// Threshold and tile size of expanded MLA, if the model uses it.
-    pub unfold: Option<MlaExpand>,
+    pub mla_expand: Option<MlaExpand>,
     /// All scratch buffers.
     pub scratch: Vec<Scratch>,
     /// Size of the scratch arena in bytes.
@@ -263,7 +263,7 @@ pub struct Step {
     /// When the step runs.
     pub condition: Condition,
     /// Whether its rows are positions of an expanded KV tile instead of rows of the pass.
-    pub of_share: bool,
+    pub of_tile: bool,
     /// Whether a barrier precedes the step.
     pub waits: bool,
     /// Steps that the barrier waits for: indices in this section, `None` for steps of earlier sections.
@@ -281,9 +281,9 @@ pub enum Condition {
     /// In passes of many rows (prefill).
     Many,
     /// If MLA runs in absorbed form.
-    Folded,
+    Absorbed,
     /// If MLA runs in expanded form; once for each KV tile.
-    Unfolded,
+    Expanded,
     /// If argmax tokens are requested.
     Greedy,
     /// If tokens are sampled on the device, instead of [`Condition::Greedy`].
@@ -318,7 +318,7 @@ pub enum Operand {
     /// A per-row input from the host.
     Batch(BatchColumn),
     /// Slot table of the expert cache: where the matrices of each expert are, filled in by the host.
-    Seats,
+    ExpertSlots,
 }
 
 /// A per-row input or output of a pass.

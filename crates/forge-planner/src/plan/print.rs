@@ -37,8 +37,11 @@ impl Display for Plan {
                 ring.window, ring.positions
             )?;
         }
-        if let Some(MlaExpand { from, share }) = self.unfold {
-            writeln!(f, "  MLA is expanded from {from} rows of one slot on, in tiles of {share} positions")?;
+        if let Some(MlaExpand { min_rows, tile }) = self.mla_expand {
+            writeln!(
+                f,
+                "  MLA is expanded from {min_rows} rows of one slot on, in tiles of {tile} positions"
+            )?;
         }
         writeln!(f, "  arena {} bytes (lower bound {})", self.arena_bytes, self.arena_floor)?;
         self.print_pass(f, "decode", self.printed(Schedule::Decode))?;
@@ -143,8 +146,8 @@ impl Plan {
             Condition::Always => "",
             Condition::Split => " (if KV is split)",
             Condition::Many => " (if many rows)",
-            Condition::Folded => " (if MLA is absorbed)",
-            Condition::Unfolded => " (if MLA is expanded, for each KV tile)",
+            Condition::Absorbed => " (if MLA is absorbed)",
+            Condition::Expanded => " (if MLA is expanded, for each KV tile)",
             Condition::Greedy => " (if greedy)",
             Condition::Drawn => " (if sampling)",
         };
@@ -184,7 +187,7 @@ impl Plan {
                 Operand::Latents => "cache latents".to_owned(),
                 Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
-                Operand::Seats => "expert slot table".to_owned(),
+                Operand::ExpertSlots => "expert slot table".to_owned(),
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
@@ -227,7 +230,7 @@ impl Plan {
             "slots": self.slots,
             "chunk": self.chunk,
             "cache": self.cache,
-            "unfold": self.unfold,
+            "mla_expand": self.mla_expand,
             "cache_bytes_per_position": self.cache_bytes_per_position(),
             "state_bytes": self.state_bytes(self.context, self.slots),
             "weight_bytes": self.weight_bytes(),

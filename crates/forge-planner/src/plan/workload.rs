@@ -95,8 +95,8 @@ impl Plan {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
             Condition::Many => load.regime() == Regime::Many,
-            Condition::Folded => !self.unfolds(load),
-            Condition::Unfolded => self.unfolds(load),
+            Condition::Absorbed => !self.expands_mla(load),
+            Condition::Expanded => self.expands_mla(load),
             Condition::Greedy => !load.drawn,
             Condition::Drawn => load.drawn,
         };
@@ -110,14 +110,14 @@ impl Plan {
     }
 
     /// Whether MLA runs in expanded form.
-    fn unfolds(&self, load: Workload) -> bool {
-        self.unfold.is_some_and(|unfold| load.rows >= unfold.from as u64)
+    fn expands_mla(&self, load: Workload) -> bool {
+        self.mla_expand.is_some_and(|mla_expand| load.rows >= mla_expand.min_rows as u64)
     }
 
     /// KV ranges that a step runs over, one per repetition: all positions, or one KV tile.
     pub fn shares(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
-        let share = match (step.condition, self.unfold) {
-            (Condition::Unfolded, Some(unfold)) => unfold.share as u64,
+        let share = match (step.condition, self.mla_expand) {
+            (Condition::Expanded, Some(mla_expand)) => mla_expand.tile as u64,
             _ => load.length.max(1),
         };
         (0..load.length.max(1))

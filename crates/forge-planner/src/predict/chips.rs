@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_finds_its_chip_and_no_two_are_equal() {
+    fn chip_names_are_unique_and_found() {
         for chip in Chip::known() {
             assert_eq!(Chip::from_name(chip.name).map(|found| found.name), Some(chip.name));
         }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_are_understood() {
+    fn similar_chip_names_are_suggested() {
         let cases: [(&str, &[&str]); 9] = [
             ("M4 Max", &["m4-max"]),
             ("apple-m4-max", &["m4-max"]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_that_are_published() {
+    fn rates_match_published_figures() {
         let published =
             [("m1", 2.6), ("m1-max", 10.6), ("m2-ultra", 27.2), ("m3-max", 14.1), ("m4-max", 16.2)];
         for (name, teraflops) in published {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_grow_with_the_size_of_a_chip_and_launches_get_cheaper_with_time() {
+    fn larger_chips_are_faster_and_newer_ones_launch_cheaper() {
         for pair in Chip::ALL.windows(2) {
             let [older, newer] = pair else { continue };
             if older.name[..2] == newer.name[..2] {

@@ -71,7 +71,7 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) ->
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
     let mut cost = Cost::default();
     for share in plan.shares(step, load) {
-        let rows = if step.of_share { share.end - share.start } else { plan.rows_of(section, load) };
+        let rows = if step.of_tile { share.end - share.start } else { plan.rows_of(section, load) };
         cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, share));
     }
     cost
@@ -123,11 +123,11 @@ pub(crate) fn cost_of(
             // All words of a row's sampling parameters except the padding word.
             Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
             // All rows belong to one slot.
-            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::LatentShare(_)) => {
+            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::MlaLoadLatents(_)) => {
                 cost.batch_read += 4;
             }
             Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
-            Operand::Seats => {
+            Operand::ExpertSlots => {
                 cost.batch_read += step_of.experts_read(&instance.spec).map_or(0, |(read, _)| read * 4);
             }
         }
@@ -221,8 +221,8 @@ impl Counted<'_> {
                 self.amounts.rows * row_bytes(format, columns)
             }
             // GEMM kernels read whole blocks, including the padding of the last.
-            (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
-                if project.layout.rows != Rows::One =>
+            (FieldKind::Matrix { format, rows, columns }, Spec::Linear(linear))
+                if linear.layout.rows != Rows::One =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
@@ -261,7 +261,7 @@ impl Counted<'_> {
             }
             Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
             // Its rows are positions.
-            Spec::LatentShare(_) => (self.amounts.rows, 0),
+            Spec::MlaLoadLatents(_) => (self.amounts.rows, 0),
             _ => (0, 0),
         }
     }
@@ -312,8 +312,8 @@ impl Counted<'_> {
             (spec, _) if spec.carries(parameter) => {
                 (if self.amounts.shares_before > 0 { all } else { 0 }, all)
             }
-            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
-            (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
+            (Spec::MlaAttentionExpanded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
+            (Spec::MlaAttentionExpanded(_), "keys" | "k_rope" | "values") => {
                 (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
             // One split writes the result; several write partial results for the combine step.
@@ -341,32 +341,32 @@ impl Counted<'_> {
                 (of_rows(heads * attend.op.width), 0)
             }
             // A column range of wider rows.
-            (Spec::Project(project), "x") => (of_rows(project.op.inputs), 0),
-            (Spec::Project(project), "factors") => (of_rows(project.op.outputs), 0),
+            (Spec::Linear(linear), "x") => (of_rows(linear.op.inputs), 0),
+            (Spec::Linear(linear), "factors") => (of_rows(linear.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
-            (Spec::EachHead(each), "x") => {
-                (of_rows(each.op.heads * if each.op.turned { each.op.rows } else { each.op.columns }), 0)
+            (Spec::PerHeadLinear(each), "x") => {
+                (of_rows(each.op.heads * if each.op.transposed { each.op.rows } else { each.op.columns }), 0)
             }
             (
                 Spec::LatentAppend(LatentAppend {
                     width,
-                    turned,
+                    rope_width,
                     prepare: Some(LatentPrepare { heads, .. }),
                     ..
                 })
-                | Spec::LatentAttend(LatentAttend { heads, width, turned, prologue: Some(_), .. }),
+                | Spec::LatentAttend(LatentAttend { heads, width, rope_width, prologue: Some(_), .. }),
                 "queries" | "latent" | "key",
             ) => match parameter {
-                "queries" => (of_rows(heads * turned), 0),
+                "queries" => (of_rows(heads * rope_width), 0),
                 "latent" => (of_rows(*width), 0),
-                _ => (of_rows(*turned), 0),
+                _ => (of_rows(*rope_width), 0),
             },
-            (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
+            (Spec::SliceColumns(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
             // Gates are read by the step that normalizes the heads.
             (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.op.rule.heads), 0),
-            (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
+            (Spec::GatedRmsNorm(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
                 .instance
@@ -391,21 +391,21 @@ impl Counted<'_> {
         let of_rows = |operations: usize| self.amounts.rows * operations as u64;
         let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
-            Spec::Project(project) => of_rows(2 * project.op.outputs * project.op.inputs),
+            Spec::Linear(linear) => of_rows(2 * linear.op.outputs * linear.op.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
                 attention(attend.op.query_heads, attend.op.width)
             }
-            Spec::EachHead(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
+            Spec::PerHeadLinear(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
             Spec::LatentAppend(append) => {
                 let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
-                of_rows(4 * append.width + 3 * heads * append.turned)
+                of_rows(4 * append.width + 3 * heads * append.rope_width)
             }
             Spec::LatentAttend(attend) => {
-                let line = 2 * attend.width + attend.turned;
+                let line = 2 * attend.width + attend.rope_width;
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }
-            Spec::AttendUnfolded(attend) => {
-                let widths = attend.op.keys + attend.op.turned + attend.op.values;
+            Spec::MlaAttentionExpanded(attend) => {
+                let widths = attend.op.keys + attend.op.rope_width + attend.op.values;
                 2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
             Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
@@ -429,14 +429,14 @@ impl Counted<'_> {
                 let (DeltaRule { heads, keys, values, .. }, rows) = (chunks.op.rule, chunks.layout.rows);
                 of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
             }
-            Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),
+            Spec::GatedRmsNorm(through) => of_rows(6 * through.heads * through.values),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             // A sampling weight for each logit.
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
             Spec::Embed(_)
             | Spec::Append(_)
-            | Spec::LatentShare(_)
-            | Spec::Take(_)
+            | Spec::MlaLoadLatents(_)
+            | Spec::SliceColumns(_)
             | Spec::Argmax(_)
             | Spec::ArgmaxJoin(_) => 0,
         }

@@ -224,7 +224,7 @@ fn step_time(
 /// Operations per second of the execution units that a kernel uses.
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
-        Spec::Project(project) if project.layout.rows != Rows::One => chip.matrix_rate(),
+        Spec::Linear(linear) if linear.layout.rows != Rows::One => chip.matrix_rate(),
         Spec::AttendTiled(_) | Spec::DeltaChunks(_) => chip.matrix_rate(),
         _ => chip.f32_rate(),
     }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_on_its_share_of_the_positions() {
+    fn bounds_apply_to_their_fraction_of_positions() {
         let exact = vec![vec![-1.0, 1.0]; 10];
         let rounded: Vec<Vec<f32>> = (0..10).map(|index| vec![-1.0, 1.0 + index as f32]).collect();
         let found = Divergence::between(&exact, &rounded);
@@ -166,8 +166,8 @@ mod tests {
         for (share, limit) in [(0.5, 3.9), (0.9, 7.9), (1.0, 8.9)] {
             assert!(!found.is_within(&[bound(share, limit)]));
         }
-        let broken = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
-        assert!(!broken.is_within(&[]), "NaN violates any bound");
+        let nan = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
+        assert!(!nan.is_within(&[]), "NaN violates any bound");
     }
 
     #[test]

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slash_begins_a_command_and_two_begin_a_message() {
+    fn slash_starts_a_command_and_two_a_message() {
         for (line, typed) in [
             ("/help", Typed::Command("help")),
             ("/save a b", Typed::Command("save a b")),

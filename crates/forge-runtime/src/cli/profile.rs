@@ -2,7 +2,7 @@
 //! measured at the end of a full context, prefill from its start.
 
 use crate::atomic_write;
-use crate::cli::arguments::Profile as Asked;
+use crate::cli::arguments::Profile as Arguments;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
@@ -20,7 +20,7 @@ use std::path::Path;
 /// The default context length in tokens.
 const ORDINARY_LENGTH: u32 = 512;
 
-impl Command for Asked {
+impl Command for Arguments {
     const NAME: &'static str = "profile";
 
     fn run(&self, context: &Context<'_>) -> Outcome {

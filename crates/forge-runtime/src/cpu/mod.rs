@@ -39,20 +39,20 @@ pub use crate::cpu::device::kernel_args::{KernelArgs, Output};
 
 pub use crate::cpu::elementwise::elementwise_op::elementwise;
 pub use crate::cpu::elementwise::embed::embed;
-pub use crate::cpu::elementwise::slice_columns::take;
+pub use crate::cpu::elementwise::slice_columns::slice_columns;
 pub use crate::cpu::format::weight_format::{WeightFormat, types::*};
 pub use crate::cpu::head::argmax::{argmax, argmax_join};
 pub use crate::cpu::head::sample::sample;
 
-pub use crate::cpu::matmul::linear::project;
+pub use crate::cpu::matmul::linear::linear;
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::attend::latent_attend;
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::cache_append::latent_append;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::expanded::{attend_unfolded, latent_share};
+pub use crate::cpu::mla::expanded::{attend_expanded, load_latents};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::per_head_matmul::each_head;
+pub use crate::cpu::mla::per_head_matmul::per_head_linear;
 #[cfg(feature = "moe")]
 pub use crate::cpu::moe::decode::{experts_inner, experts_sum};
 #[cfg(feature = "moe")]
@@ -69,4 +69,4 @@ pub use crate::cpu::recurrent::delta_decode::delta_step;
 #[cfg(feature = "recurrent")]
 pub use crate::cpu::recurrent::delta_rule::{delta_chunks, delta_rule};
 #[cfg(feature = "recurrent")]
-pub use crate::cpu::recurrent::gated_rms_norm::let_through;
+pub use crate::cpu::recurrent::gated_rms_norm::gated_rms_norm;

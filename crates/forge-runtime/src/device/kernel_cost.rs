@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_of_what_a_pass_has() {
+    fn dispatch_costs_follow_rows_and_context() {
         let work = KernelCost { read: [1000, 10, 0, 0, 0], written: [0, 0, 1, 0, 0], ..KernelCost::NONE };
         assert_eq!(work.of(3, 8), DispatchCost { read: 1030, written: 8, operations: 0 });
         let work = KernelCost { operations: [0, 0, 0, 1, 0], ..KernelCost::NONE };

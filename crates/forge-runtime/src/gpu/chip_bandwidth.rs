@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chip_is_known_by_its_whole_name() {
+    fn chips_are_found_by_full_name() {
         let found = ["Apple M4 Max", "Apple M4", "M4", "Apple M40", "Emulated GPU"].map(bandwidth);
         assert_eq!(found, [Some(546e9), Some(120e9), None, None, None]);
     }

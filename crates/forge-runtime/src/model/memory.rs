@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_read_well() {
+    fn byte_counts_are_readable() {
         for (bytes, text) in [
             (0, "0 B"),
             (999, "999 B"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_larger_than_the_machine_is_refused() {
+    fn rejects_models_larger_than_memory() {
         let memory = Memory { weights: 1 << 60, experts: 0, state: 2, arena: 3 };
         if physical().is_some() {
             let message = memory.check(4096, 2).unwrap_err().to_string();

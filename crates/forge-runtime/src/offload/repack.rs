@@ -43,15 +43,15 @@ impl RepackJob {
         })
     }
 
-    /// Repacks the bytes. `room` is the workspace; it is resized as needed.
+    /// Repacks the bytes. `workspace` is the workspace; it is resized as needed.
     ///
     /// # Safety
     /// The caller has exclusive access to the bytes, and runs each job once.
-    pub unsafe fn run(&self, room: &mut Vec<u8>) {
+    pub unsafe fn run(&self, workspace: &mut Vec<u8>) {
         let Repacking { group_bytes: bytes, repack: arrange } = self.repacking;
-        room.resize(bytes, 0);
+        workspace.resize(bytes, 0);
         // SAFETY: the promises of `pieces` and of the caller.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) };
-        all.chunks_exact_mut(bytes).for_each(|some| arrange(some, room));
+        all.chunks_exact_mut(bytes).for_each(|some| arrange(some, workspace));
     }
 }

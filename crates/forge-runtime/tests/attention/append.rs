@@ -9,7 +9,7 @@ use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
 
 #[test]
-fn append_fills_the_cache() {
+fn append_writes_keys_and_values() {
     kernel_under_test!(SHAPE, ops::Append, cpu::append);
     let mut random = Random(10);
     for (rows, key_heads, width, cache) in
@@ -84,18 +84,18 @@ pub(crate) fn raw(
             KvSource::Keys => of_keys.clone(),
             _ => heads.take(key_heads).collect(),
         };
-        let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| -> Vec<f64> {
+        let prepared = |heads: Vec<Vec<f64>>, gain: &[f32]| -> Vec<f64> {
             let norm = |head: Vec<f64>, after| match norm {
-                Some(HeadNorm { epsilon, turned, .. }) if turned == after => {
+                Some(HeadNorm { epsilon, after_rope, .. }) if after_rope == after => {
                     normed(&head, Some(gain), epsilon)
                 }
                 _ => head,
             };
-            let turn = |head| norm(rotated(&norm(head, false), rotation, position), true);
-            heads.into_iter().flat_map(turn).collect()
+            let prepare = |head| norm(rotated(&norm(head, false), rotation, position), true);
+            heads.into_iter().flat_map(prepare).collect()
         };
-        queries.extend(turned(of_queries, &gains[0]));
-        keys.extend(turned(of_keys, &gains[1]));
+        queries.extend(prepared(of_queries, &gains[0]));
+        keys.extend(prepared(of_keys, &gains[1]));
         values.extend(of_values.into_iter().flat_map(|head| match norm {
             Some(HeadNorm { epsilon, values: true, .. }) => normed(&head, None, epsilon),
             _ => head,
@@ -105,12 +105,12 @@ pub(crate) fn raw(
 }
 
 #[test]
-fn rotate_append_norms_turns_and_fills_the_cache() {
+fn rope_append_normalizes_rotates_and_appends() {
     kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(5);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
-    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
-    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
+    let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     let (both, keys) = (KvSource::KeysAndValues, KvSource::Keys);
     for (rows, query_heads, key_heads, width, pairs, pairing, cache, (brings, norm)) in [
         (1, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
@@ -120,7 +120,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         (2, 2, 1, 512, 64, Pairing::Half, Format::F16, (keys, of_values)),
         (3, 2, 1, 6, 0, Pairing::Half, Format::F32, (both, None)),
         (7, 4, 2, 128, 64, Pairing::Half, Format::F32, (both, norm)),
-        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, (both, turned)),
+        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, (both, norm_after_rope)),
         (8, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
         (5, 4, 2, 20, 5, Pairing::Half, Format::F32, (both, of_values)),
         (5, 6, 3, 16, 8, Pairing::Half, Format::F32, (keys, of_values)),

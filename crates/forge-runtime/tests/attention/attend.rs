@@ -157,11 +157,11 @@ fn attend_is_softmax_times_values() {
 }
 
 #[test]
-fn attend_prepares_its_own_row() {
+fn attention_prologue_prepares_its_row() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(11);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
-    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     let (both, keys, nothing) = (KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing);
     let gated = KvSource::KeysValuesAndGates;
     for (

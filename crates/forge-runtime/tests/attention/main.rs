@@ -34,7 +34,7 @@ pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> 
 
 pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
     let pairs = rotation.frequencies.len();
-    let mut turned = head.to_vec();
+    let mut rotated = head.to_vec();
     for (k, frequency) in rotation.frequencies.iter().enumerate() {
         let (one, other) = match rotation.pairing {
             Pairing::Half => (k, k + pairs),
@@ -42,10 +42,10 @@ pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f
         };
         let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
         let magnitude = f64::from(rotation.magnitude);
-        turned[one] = (head[one] * cosine - head[other] * sine) * magnitude;
-        turned[other] = (head[other] * cosine + head[one] * sine) * magnitude;
+        rotated[one] = (head[one] * cosine - head[other] * sine) * magnitude;
+        rotated[other] = (head[other] * cosine + head[one] * sine) * magnitude;
     }
-    turned
+    rotated
 }
 
 pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {

@@ -51,7 +51,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
-fn a_norm_is_added_in_place() {
+fn norm_add_is_in_place() {
     kernel_under_test!(SHAPE, ops::NormAdd, cpu::norm_add);
     let mut random = Random(5);
     for (rows, width, gain, factor, squares) in [
@@ -133,7 +133,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 #[test]
-fn layer_norm_takes_the_mean_off() {
+fn layer_norm_subtracts_the_mean() {
     kernel_under_test!(SHAPE, ops::LayerNorm, cpu::layer_norm);
     let mut random = Random(14);
     for (rows, width, bias, gather) in [
@@ -180,7 +180,7 @@ fn layer_norm_takes_the_mean_off() {
 }
 
 #[test]
-fn elementwise_is_its_function() {
+fn elementwise_applies_its_function() {
     kernel_under_test!(SHAPE, ops::Elementwise, cpu::elementwise);
     let mut random = Random(8);
     for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
@@ -189,23 +189,23 @@ fn elementwise_is_its_function() {
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
         for (function, binary) in [
-            (Function::Each(UnaryOp::Activate(Activation::Silu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::GeluTanh)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Gelu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Relu)), false),
-            (Function::Each(UnaryOp::Activate(Activation::ReluSquared)), false),
-            (Function::Each(UnaryOp::Activate(Activation::Sigmoid)), false),
-            (Function::Each(UnaryOp::Softcap(30.0)), false),
-            (Function::Each(UnaryOp::Softcap(0.5)), false),
-            (Function::Each(UnaryOp::Scale(-0.22)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Silu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::GeluTanh)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Gelu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Relu)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::ReluSquared)), false),
+            (Function::Unary(UnaryOp::Activate(Activation::Sigmoid)), false),
+            (Function::Unary(UnaryOp::Softcap(30.0)), false),
+            (Function::Unary(UnaryOp::Softcap(0.5)), false),
+            (Function::Unary(UnaryOp::Scale(-0.22)), false),
             (Function::Multiply, true),
-            (Function::Times, true),
+            (Function::ScaleRows, true),
             (Function::ScaleBy, true),
             (Function::Add, true),
         ] {
             // One factor per row, one for all rows, or one per element.
             let spread = match function {
-                Function::Times => width,
+                Function::ScaleRows => width,
                 Function::ScaleBy => rows * width,
                 _ => 1,
             };
@@ -214,10 +214,10 @@ fn elementwise_is_its_function() {
                 .into_iter()
                 .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
                 .map(|(a, b)| match function {
-                    Function::Each(UnaryOp::Activate(Activation::Silu)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Silu)) => {
                         (silu(a), silu(a).abs().max(1e-30))
                     }
-                    Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::GeluTanh)) => {
                         let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
                         // 1 + tanh(u) cancels for small values. Twice the logistic function of 2 u is the
                         // same without cancellation.
@@ -227,24 +227,24 @@ fn elementwise_is_its_function() {
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
                     // The result is max(x, 0) minus a part of x, so the tolerance is relative to x.
-                    Function::Each(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
-                    Function::Each(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
-                    Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
+                    Function::Unary(UnaryOp::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Unary(UnaryOp::Activate(Activation::ReluSquared)) => {
                         (a.max(0.0).powi(2), a.max(0.0).powi(2))
                     }
-                    Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => {
+                    Function::Unary(UnaryOp::Activate(Activation::Sigmoid)) => {
                         let y = 1.0 / (1.0 + (-a).exp());
                         (y, y.max(1e-30))
                     }
-                    Function::Each(UnaryOp::Softcap(cap)) => {
+                    Function::Unary(UnaryOp::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())
                     }
-                    Function::Each(UnaryOp::Scale(factor)) => {
+                    Function::Unary(UnaryOp::Scale(factor)) => {
                         let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
-                    Function::Multiply | Function::Times | Function::ScaleBy => (a * b, (a * b).abs()),
+                    Function::Multiply | Function::ScaleRows | Function::ScaleBy => (a * b, (a * b).abs()),
                     Function::Add => (a + b, a.abs() + b.abs()),
                 })
                 .collect();
@@ -267,14 +267,14 @@ fn elementwise_is_its_function() {
 }
 
 #[test]
-fn columns_are_taken_as_they_are() {
-    kernel_under_test!(SHAPE, ops::SliceColumns, cpu::take);
+fn slice_columns_copies_columns() {
+    kernel_under_test!(SHAPE, ops::SliceColumns, cpu::slice_columns);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
         let x = random.numbers(rows * of);
         let taken = x.chunks_exact(of).flat_map(|row| &row[first..first + width]);
         let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
-        let kernel = kernel("take", vec!["x", "y"], run);
+        let kernel = kernel("slice_columns", vec!["x", "y"], run);
         let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
         *SHAPE.write().unwrap() = Some(ops::SliceColumns { width, of });
         each_level(|level, threads| {

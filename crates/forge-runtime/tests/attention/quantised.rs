@@ -40,10 +40,10 @@ fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
 }
 
 #[test]
-fn codes_are_those_of_what_f32_would_keep() {
+fn quantization_matches_f32_rounding() {
     kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(31);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
         let qkv = random.numbers(rows * 4 * HEADS * width);
         let gains = [0; 2].map(|_| random.numbers(width));
@@ -92,7 +92,7 @@ fn codes_are_those_of_what_f32_would_keep() {
 }
 
 #[test]
-fn rows_see_the_numbers_that_codes_stand_for() {
+fn attention_reads_dequantized_caches() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(32);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);

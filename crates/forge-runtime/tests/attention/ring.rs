@@ -25,7 +25,7 @@ fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
 /// Rows at the last positions before `end` read the same values from a ring as from the full cache. `ring` is too small if a later row
 /// overwrites a position that an earlier one reads.
 #[test]
-fn rows_see_the_same_in_a_ring() {
+fn attention_over_a_ring_is_exact() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(21);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
@@ -78,7 +78,7 @@ fn rows_see_the_same_in_a_ring() {
 }
 
 #[test]
-fn what_is_appended_goes_round() {
+fn ring_appends_wrap_around() {
     kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
     let mut random = Random(22);
     let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);

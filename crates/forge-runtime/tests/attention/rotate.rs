@@ -6,7 +6,7 @@ use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, LongContext, Pairing, Rotation};
 
 #[test]
-fn long_contexts_turn_heads_their_own_way() {
+fn rope_scales_for_long_contexts() {
     kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
@@ -18,7 +18,7 @@ fn long_contexts_turn_heads_their_own_way() {
     // Twice the context: the longest wavelength times 4 * 2 - 3.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
     let stretched = Rotation { frequencies: stretched.collect(), ..usual.clone() };
-    for (context, rotation, turned_by) in [
+    for (context, rotation, expected_rotation) in [
         (40_u32, shape.rotation.clone(), usual.clone()),
         (41, shape.rotation.clone(), slow),
         (40, growing.clone(), usual),
@@ -27,9 +27,10 @@ fn long_contexts_turn_heads_their_own_way() {
         let shape = ops::Rotate { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
-        let turned =
-            |(index, head): (usize, &[f32])| rotated(&wide(head), &turned_by, positions[index / heads]);
-        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(turned), 3.0);
+        let rotate = |(index, head): (usize, &[f32])| {
+            rotated(&wide(head), &expected_rotation, positions[index / heads])
+        };
+        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(rotate), 3.0);
         let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
         let arguments = [
             Argument::Numbers(x),
@@ -45,7 +46,7 @@ fn long_contexts_turn_heads_their_own_way() {
 }
 
 #[test]
-fn rotate_turns_pairs() {
+fn rope_rotates_pairs() {
     kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
     let mut random = Random(9);
     for (rows, heads, width, pairs, pairing, magnitude) in [

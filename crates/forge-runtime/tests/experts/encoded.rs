@@ -4,7 +4,7 @@
 use super::layer::{Layer, Run};
 use super::sum;
 use super::support::{
-    Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips,
+    Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked,
     numbers_of, run_kernel_as,
 };
 use forge_runtime::cpu::simd::isa::Isa;
@@ -30,7 +30,7 @@ fn rounded(numbers: &[f32], width: usize) -> Vec<f32> {
 }
 
 #[test]
-fn rows_that_meet_experts_are_encoded() {
+fn expert_inputs_are_quantized() {
     let mut random = Random(21);
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
@@ -40,7 +40,7 @@ fn rows_that_meet_experts_are_encoded() {
             let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.inner(1.0);
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
             let sum = (&given[..], &before[..], Epilogue::Store);
-            let portable = Run { level: Isa::Portable, threads: 1, exact: false, in_strips: false };
+            let portable = Run { level: Isa::Portable, threads: 1, exact: false, is_repacked: false };
             let expected = layer.sum_by_row(sum, portable);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
@@ -57,7 +57,7 @@ fn rows_that_meet_experts_are_encoded() {
 }
 
 #[test]
-fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
+fn experts_are_bitwise_identical_in_any_batch_and_layout() {
     let mut random = Random(22);
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
@@ -65,13 +65,13 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
             let given = bytes_of(&random.numbers(rows * layer.chosen * layer.inner));
             let before = random.numbers(rows * layer.width);
             each_level(|level, threads| {
-                let rowwise = Run { level, threads, exact: false, in_strips: false };
+                let rowwise = Run { level, threads, exact: false, is_repacked: false };
                 let (inner, sum) = (layer.inner_by_row(rowwise), (&given[..], &before[..], Epilogue::Add));
                 let summed = layer.sum_by_row(sum, rowwise);
                 let strips = sizes[2] % 16 == 0 && sizes[3] % 8 == 0;
-                for in_strips in if strips { vec![false, true] } else { vec![false] } {
-                    let what = format!("{level:?} {rows} rows {format:?} {sizes:?}, strips {in_strips}");
-                    let run = Run { in_strips, ..rowwise };
+                for is_repacked in if strips { vec![false, true] } else { vec![false] } {
+                    let what = format!("{level:?} {rows} rows {format:?} {sizes:?}, strips {is_repacked}");
+                    let run = Run { is_repacked, ..rowwise };
                     assert!(layer.inner_by_row(run) == inner, "{what}");
                     assert!(layer.inner_of_tiles(16, run) == inner, "{what}");
                     assert!(layer.sum_by_row(sum, run) == summed, "{what}");
@@ -84,7 +84,7 @@ fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
 
 /// Partitions of outputs that are not whole strips, and more partitions than outputs.
 #[test]
-fn a_row_leaves_the_same_squares_however_matrices_lie() {
+fn partial_squares_do_not_depend_on_the_weight_layout() {
     kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(23);
@@ -95,8 +95,8 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
             let before = random.numbers(layer.width);
             let ending = Epilogue::AddSquares(Squares { partials, gain: false });
             *SUM.write().unwrap() = Some(layer.sum_shape(ending));
-            let left = |in_strips, level, threads| {
-                let (mut buffers, mut arguments) = layer.planes(&layer.down, in_strips);
+            let left = |is_repacked, level, threads| {
+                let (mut buffers, mut arguments) = layer.planes(&layer.down, is_repacked);
                 buffers.extend(["routes", "x", "y", "squares_out"]);
                 arguments.extend([
                     Argument::Words(layer.routes.clone()),
@@ -104,8 +104,8 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
                     Argument::Output(bytes_of(&before)),
                     Argument::Output(NAN.repeat(partials)),
                 ]);
-                let kernel = match in_strips {
-                    true => kernel_in_strips("experts_sum", buffers, layer.laid_out(&layer.down), run_sum),
+                let kernel = match is_repacked {
+                    true => kernel_repacked("experts_sum", buffers, layer.repacked(&layer.down), run_sum),
                     false => kernel("experts_sum", buffers, run_sum),
                 };
                 run_kernel_as(kernel, &arguments, &[1], Schedule::Decode, level, threads, false)

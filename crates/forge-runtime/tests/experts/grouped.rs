@@ -2,8 +2,8 @@
 
 use super::layer::{Layer, Run};
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
-    run_kernel_as, words_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_repacked, numbers_of, run_kernel_as,
+    words_of,
 };
 use super::{FORMATS, inner, sum};
 use forge_runtime::cpu::simd::isa::Isa;
@@ -27,7 +27,7 @@ macro_rules! ran {
         *SHAPE.write().unwrap() = Some($shape);
         let (names, arguments): (Vec<_>, Vec<_>) = $arguments.into_iter().unzip();
         let kernel = match $strips {
-            Some(shape) => kernel_in_strips(stringify!($function), names, shape, run),
+            Some(shape) => kernel_repacked(stringify!($function), names, shape, run),
             None => kernel(stringify!($function), names, run),
         };
         let Run { level, threads, exact, .. } = $run;
@@ -46,11 +46,11 @@ const GROUPED: [(usize, [usize; 4], usize); 5] = [
 ];
 
 fn exactly(level: Isa, threads: usize) -> Run {
-    Run { level, threads, exact: true, in_strips: false }
+    Run { level, threads, exact: true, is_repacked: false }
 }
 
 #[test]
-fn rows_expert_by_expert_are_those_of_routes_in_order() {
+fn grouped_rows_follow_the_routes_in_order() {
     let mut random = Random(11);
     for (rows, sizes, tile_rows) in GROUPED {
         let layer = Layer::new(&mut random, Format::F32, rows, sizes);
@@ -80,7 +80,7 @@ fn rows_expert_by_expert_are_those_of_routes_in_order() {
 }
 
 #[test]
-fn rows_expert_by_expert_are_the_same_to_the_bit_as_row_by_row() {
+fn grouped_rows_are_bitwise_identical_to_single_rows() {
     let mut random = Random(12);
     for (rows, sizes, tile_rows) in GROUPED {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
@@ -123,7 +123,7 @@ impl Layer {
 
     /// The planes and the biases of a matrix: the first or the second.
     fn stored(&self, matrix: usize, with: Run) -> (Named, Named) {
-        let (names, planes) = self.planes([&self.gate_up, &self.down][matrix], with.in_strips);
+        let (names, planes) = self.planes([&self.gate_up, &self.down][matrix], with.is_repacked);
         let bias = self.biases.iter().map(|biases| ("bias", Argument::Numbers(biases[matrix].clone())));
         (names.into_iter().zip(planes).collect(), bias.collect())
     }
@@ -159,7 +159,7 @@ impl Layer {
             gating,
             tile_rows,
         };
-        let strips = with.in_strips.then(|| self.laid_out([&self.gate_up, &self.down][matrix]));
+        let strips = with.is_repacked.then(|| self.repacked([&self.gate_up, &self.down][matrix]));
         ran!(tiles, ExpertsTiles, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -175,7 +175,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
         let shape = self.inner_shape();
-        let strips = with.in_strips.then(|| self.laid_out(&self.gate_up));
+        let strips = with.is_repacked.then(|| self.repacked(&self.gate_up));
         ran!(inner, ExpertsInner, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -208,7 +208,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
         let shape = self.sum_shape(ending);
-        let strips = with.in_strips.then(|| self.laid_out(&self.down));
+        let strips = with.is_repacked.then(|| self.repacked(&self.down));
         ran!(sum, ExpertsSum, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

@@ -1,6 +1,6 @@
 //! A mixture-of-experts layer, and its definition in f64.
 
-use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
+use super::support::{Argument, Matrix, Random, matrix, repacked, silu};
 use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::ops::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format, Gating};
 
@@ -12,7 +12,7 @@ pub(crate) struct Run {
     /// Whether the device does not quantize x.
     pub(crate) exact: bool,
     /// Whether matrices are repacked into strips.
-    pub(crate) in_strips: bool,
+    pub(crate) is_repacked: bool,
 }
 
 /// Rows with their experts, and the expected results in f64.
@@ -70,18 +70,18 @@ impl Layer {
     }
 
     /// The planes of all experts' matrices, with the stride of records and garbage in between.
-    pub(crate) fn planes(&self, matrix: &Matrix, in_strips: bool) -> (Vec<&'static str>, Vec<Argument>) {
+    pub(crate) fn planes(&self, matrix: &Matrix, is_repacked: bool) -> (Vec<&'static str>, Vec<Argument>) {
         let names = match matrix.planes.len() {
             1 => vec!["weight_values"],
             _ => vec!["weight_codes", "weight_scales"],
         };
         let apart = |plane: &Vec<u8>| {
-            let of_one = plane.len() / self.experts;
-            let mut bytes = vec![0xff; (self.experts - 1) * self.record() + of_one];
-            for (to, from) in bytes.chunks_mut(self.record()).zip(plane.chunks_exact(of_one)) {
-                to[..of_one].copy_from_slice(from);
+            let plane_bytes = plane.len() / self.experts;
+            let mut bytes = vec![0xff; (self.experts - 1) * self.record() + plane_bytes];
+            for (to, from) in bytes.chunks_mut(self.record()).zip(plane.chunks_exact(plane_bytes)) {
+                to[..plane_bytes].copy_from_slice(from);
             }
-            match in_strips {
+            match is_repacked {
                 true => Argument::Stack(bytes, [self.experts, self.record()]),
                 false => Argument::Bytes(bytes),
             }
@@ -90,8 +90,8 @@ impl Layer {
     }
 
     /// Rows and stored columns of each expert's matrix.
-    pub(crate) fn laid_out(&self, matrix: &Matrix) -> [usize; 2] {
-        let [rows, columns] = laid_out(matrix);
+    pub(crate) fn repacked(&self, matrix: &Matrix) -> [usize; 2] {
+        let [rows, columns] = repacked(matrix);
         [rows / self.experts, columns]
     }
 

@@ -53,7 +53,7 @@ const SIZES: [(usize, [usize; 4]); 5] = [
 ];
 
 #[test]
-fn experts_are_matrix_products_of_their_own_rows() {
+fn grouped_gemm_multiplies_the_rows_of_each_expert() {
     kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(4);
@@ -82,7 +82,7 @@ fn experts_are_matrix_products_of_their_own_rows() {
 }
 
 #[test]
-fn sums_over_experts_are_weighed() {
+fn expert_outputs_are_weighted_and_summed() {
     kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(6);
@@ -123,7 +123,7 @@ fn sums_over_experts_are_weighed() {
 
 /// In a batch of any size, and alone.
 #[test]
-fn a_row_of_a_batch_comes_to_the_same_bits() {
+fn results_are_batch_invariant() {
     kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);
@@ -156,7 +156,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
 
 /// Decode: fused routing, the deferred norm of x, and the outputs for the following step.
 #[test]
-fn one_row_chooses_is_normed_late_and_leaves_squares() {
+fn decode_experts_fuse_routing_norm_and_squares() {
     kernel_under_test!(INNER, ExpertsInner, inner);
     let run_inner = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(8);

@@ -58,7 +58,7 @@ pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &
 }
 
 #[test]
-fn routes_are_those_of_the_definition_index_for_index() {
+fn routes_match_the_definition() {
     kernel_under_test!(SHAPE, Route, cpu::route);
     let sigmoid = Route { scores: Scores::Sigmoid, ..PLAIN };
     let groups = |count, kept, best| Some(Groups { count, kept, best });

@@ -1,10 +1,10 @@
 //! Projections in int8: results, and bitwise identity on every ISA level.
 
 use crate::support::{
-    Argument, IN_STRIPS, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips,
-    laid_out, matrix, numbers_of, run_kernel_as,
+    Argument, NAN, REPACKED_FORMATS, Random, as_encoded, bytes_of, compare, each_level, kernel,
+    kernel_repacked, matrix, numbers_of, repacked, run_kernel_as,
 };
-use crate::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
 use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::device::Schedule::{self, Batch, Decode};
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Held by the test that uses the shared static shape.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-kernel_under_test!(SHAPE, ops::Linear, project);
+kernel_under_test!(SHAPE, ops::Linear, linear);
 
 /// Whether activations are quantized for weights of this format: quants of at most 8 bits, with 32 or more to
 /// a scale.
@@ -38,13 +38,13 @@ impl Case {
     }
 
     fn products(&self, program: Schedule, x: &[f32], level: Isa, threads: usize, exact: bool) -> Vec<f32> {
-        self.laid_out(false, program, x, level, threads, exact)
+        self.repacked(false, program, x, level, threads, exact)
     }
 
     /// The results with a repacked or a row-major matrix.
-    fn laid_out(
+    fn repacked(
         &self,
-        in_strips: bool,
+        is_repacked: bool,
         program: Schedule,
         x: &[f32],
         level: Isa,
@@ -57,11 +57,11 @@ impl Case {
         *SHAPE.write().unwrap() = Some(shape);
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
         let rows = x.len() / inputs;
-        let (kernel, mut arguments) = match in_strips {
-            false => (kernel("project", buffers, run), plane_arguments(&self.weight)),
+        let (kernel, mut arguments) = match is_repacked {
+            false => (kernel("linear", buffers, run), plane_arguments(&self.weight)),
             true => {
                 let planes = self.weight.planes.iter().cloned().map(Argument::Weights);
-                (kernel_in_strips("project", buffers, laid_out(&self.weight), run), planes.collect())
+                (kernel_repacked("linear", buffers, repacked(&self.weight), run), planes.collect())
             }
         };
         arguments.push(Argument::Numbers(x.to_vec()));
@@ -85,7 +85,7 @@ impl Case {
 }
 
 #[test]
-fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
+fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
     let mut random = Random(11);
     let shapes = [
         (1, 9, 3),
@@ -122,7 +122,7 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
 
 /// The int8 accumulators of every ISA level hold the largest sums, of either sign.
 #[test]
-fn sums_have_room_for_the_largest_codes() {
+fn integer_sums_do_not_overflow() {
     let mut random = Random(16);
     for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
         for byte in if format == Format::Q8_0 { [0x7f, 0x81] } else { [0xff, 0] } {
@@ -132,10 +132,10 @@ fn sums_have_room_for_the_largest_codes() {
                 let x = vec![largest; rows * 256];
                 let portable = case.products(Batch, &x, Isa::Portable, 1, false);
                 each_level(|level, threads| {
-                    for in_strips in [false, IN_STRIPS.contains(&format)] {
-                        let found = case.laid_out(in_strips, Batch, &x, level, threads, false);
+                    for is_repacked in [false, REPACKED_FORMATS.contains(&format)] {
+                        let found = case.repacked(is_repacked, Batch, &x, level, threads, false);
                         let what = format!("{level:?} {format:?} {byte:#x}, {rows} rows of {largest}");
-                        assert!(bytes_of(&found) == bytes_of(&portable), "{what}, strips {in_strips}");
+                        assert!(bytes_of(&found) == bytes_of(&portable), "{what}, strips {is_repacked}");
                     }
                 });
             }
@@ -144,7 +144,7 @@ fn sums_have_room_for_the_largest_codes() {
 }
 
 #[test]
-fn what_experts_are_chosen_by_is_never_encoded() {
+fn router_inputs_are_never_quantized() {
     let mut random = Random(15);
     for (program, rows) in [(Decode, 1), (Batch, 1), (Batch, 4), (Batch, 9)] {
         for format in [Format::Q8_0, Format::Q4_0] {
@@ -162,25 +162,26 @@ fn what_experts_are_chosen_by_is_never_encoded() {
 /// For small and large batches, and for partitions of strips among threads: the result depends neither on the
 /// layout of a matrix nor on the time of its repacking.
 #[test]
-fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
+fn repacked_and_row_major_results_are_bitwise_identical() {
     let mut random = Random(14);
     let shapes =
         [(1, 16, 32), (1, 144, 70), (2, 48, 33), (3, 80, 2050), (4, 16, 64), (5, 112, 96), (70, 272, 1056)];
     for (rows, outputs, inputs) in shapes {
-        for format in IN_STRIPS {
+        for format in REPACKED_FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.numbers(rows * inputs);
             let wanted = bytes_of(&case.products(Batch, &x, Isa::Portable, 1, false));
             each_level(|level, threads| {
                 let programs: &[Schedule] = if rows == 1 { &[Decode, Batch] } else { &[Batch] };
-                for (&program, in_strips) in programs.iter().flat_map(|it| [(it, false), (it, true)]) {
-                    let found = case.laid_out(in_strips, program, &x, level, threads, false);
+                for (&program, is_repacked) in programs.iter().flat_map(|it| [(it, false), (it, true)]) {
+                    let found = case.repacked(is_repacked, program, &x, level, threads, false);
                     let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs} {program:?}");
-                    assert!(bytes_of(&found) == wanted, "{what}, strips {in_strips}: other bits");
+                    assert!(bytes_of(&found) == wanted, "{what}, strips {is_repacked}: other bits");
                 }
                 // Without activation quantization, the layout has no effect.
-                let exact = [true, false]
-                    .map(|in_strips| bytes_of(&case.laid_out(in_strips, Batch, &x, level, threads, true)));
+                let exact = [true, false].map(|is_repacked| {
+                    bytes_of(&case.repacked(is_repacked, Batch, &x, level, threads, true))
+                });
                 assert!(exact[0] == exact[1], "{level:?} {rows} rows {format:?} {outputs}x{inputs}, exact");
             });
         }
@@ -190,7 +191,7 @@ fn a_matrix_comes_to_the_same_bits_in_strips_and_row_by_row() {
 /// Partitions of outputs that are not whole strips, larger than one work item, and more partitions than
 /// outputs.
 #[test]
-fn strips_leave_what_rows_leave_to_the_bit() {
+fn repacked_epilogues_are_bitwise_identical() {
     let mut random = Random(15);
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let best = |candidates| Epilogue::Best { candidates };
@@ -204,18 +205,18 @@ fn strips_leave_what_rows_leave_to_the_bit() {
         (1040, 32, best(3)),
         (96, 64, Epilogue::Gate(Gating::Plain(Activation::Silu))),
     ] {
-        for format in IN_STRIPS {
+        for format in REPACKED_FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
             let (x, before, gain) =
                 (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
             let shape = plain(format, outputs, inputs, epilogue);
             let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
             *SHAPE.write().unwrap() = Some(shape);
-            let left = |in_strips: bool, level, threads| {
+            let left = |is_repacked: bool, level, threads| {
                 let mut buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
                 let planes = case.weight.planes.iter().cloned();
                 let mut arguments: Vec<Argument> =
-                    planes.map(if in_strips { Argument::Weights } else { Argument::Bytes }).collect();
+                    planes.map(if is_repacked { Argument::Weights } else { Argument::Bytes }).collect();
                 arguments.extend([Argument::Numbers(x.clone()), Argument::Output(bytes_of(&before))]);
                 match epilogue {
                     Epilogue::AddSquares(Squares { partials, .. }) => {
@@ -230,9 +231,9 @@ fn strips_leave_what_rows_leave_to_the_bit() {
                     }
                     _ => {}
                 }
-                let kernel = match in_strips {
-                    true => kernel_in_strips("project", buffers, laid_out(&case.weight), run),
-                    false => kernel("project", buffers, run),
+                let kernel = match is_repacked {
+                    true => kernel_repacked("linear", buffers, repacked(&case.weight), run),
+                    false => kernel("linear", buffers, run),
                 };
                 run_kernel_as(kernel, &arguments, &[1], Decode, level, threads, false)
             };
@@ -260,11 +261,11 @@ fn strips_leave_what_rows_leave_to_the_bit() {
 }
 
 #[test]
-fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
+fn decode_quantizes_activations_for_int8_gemv() {
     let mut random = Random(12);
     for (outputs, inputs) in [(40_usize, 100_usize), (3, 64), (70, 1056), (33, 96), (41, 2050)] {
         for format in FORMATS {
-            let is_encoded = IN_STRIPS.contains(&format);
+            let is_encoded = REPACKED_FORMATS.contains(&format);
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.numbers(inputs);
             let numbers =
@@ -283,7 +284,7 @@ fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
 
 /// Largest values, smallest values and NaN do not affect other rows.
 #[test]
-fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
+fn nan_propagates_and_denormals_are_zero() {
     let mut random = Random(13);
     let odd_numbers =
         [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (1e-40, true), (0.0, true)];

@@ -1,8 +1,8 @@
 //! Embedding rows, and the sums of squares that they leave.
 
 use crate::support::{
-    Argument, IN_STRIPS, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, laid_out,
-    matrix, numbers_of, run_kernel, run_kernel_as,
+    Argument, NAN, REPACKED_FORMATS, Random, bytes_of, compare, each_level, kernel, kernel_repacked, matrix,
+    numbers_of, repacked, run_kernel, run_kernel_as,
 };
 use crate::{FORMATS, embed, plane_arguments, planes};
 use forge_runtime::cpu;
@@ -17,8 +17,8 @@ fn embed_widens_rows_exactly() {
     for ((vocabulary, width), format) in
         shapes.iter().flat_map(|shape| FORMATS.map(|format| (*shape, format)))
     {
-        let strips = vocabulary % 16 == 0 && IN_STRIPS.contains(&format);
-        for in_strips in if strips { vec![false, true] } else { vec![false] } {
+        let strips = vocabulary % 16 == 0 && REPACKED_FORMATS.contains(&format);
+        for is_repacked in if strips { vec![false, true] } else { vec![false] } {
             let table = matrix(&mut random, format, vocabulary, width, 1.0);
             let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
             ids.push(vocabulary as u32 - 1);
@@ -33,14 +33,14 @@ fn embed_widens_rows_exactly() {
             let mut buffers = planes(format, "table");
             buffers.extend(["ids", "stream"]);
             let mut arguments = plane_arguments(&table);
-            if in_strips {
+            if is_repacked {
                 arguments = table.planes.iter().cloned().map(Argument::Weights).collect();
             }
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
-            let kernel = match in_strips {
+            let kernel = match is_repacked {
                 false => kernel("embed", buffers, run),
-                true => kernel_in_strips("embed", buffers, laid_out(&table), run),
+                true => kernel_repacked("embed", buffers, repacked(&table), run),
             };
             let before = random.numbers(ids.len() * width);
             for adds in [false, true] {
@@ -61,10 +61,10 @@ fn embed_widens_rows_exactly() {
                         Schedule::Batch,
                         level,
                         threads,
-                        !in_strips,
+                        !is_repacked,
                     );
                     compare(
-                        &format!("{level:?} {format:?} {width} {in_strips}"),
+                        &format!("{level:?} {format:?} {width} {is_repacked}"),
                         &numbers_of(&stream[0]),
                         &wanted,
                     );
@@ -75,7 +75,7 @@ fn embed_widens_rows_exactly() {
 }
 
 #[test]
-fn embedding_leaves_squares() {
+fn embedding_writes_partial_squares() {
     kernel_under_test!(SHAPE, ops::Embed, embed);
     let mut random = Random(8);
     for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {

@@ -4,14 +4,14 @@ use crate::support::{
     Argument, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel, run_kernel_as,
     silu,
 };
-use crate::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
 use forge_runtime::device::Schedule;
 use forge_runtime::ops::{self, Activation, Epilogue, Gating, UnaryOp};
 
 #[test]
-fn project_is_a_matrix_product() {
-    kernel_under_test!(SHAPE, ops::Linear, project);
+fn linear_is_a_matrix_product() {
+    kernel_under_test!(SHAPE, ops::Linear, linear);
     let mut random = Random(1);
     let shapes = [
         (1, 6, 1),
@@ -99,7 +99,7 @@ fn project_is_a_matrix_product() {
                 buffers.extend(["x", "y"]);
                 arguments.push(Argument::Numbers(x.clone()));
                 arguments.push(Argument::Output(bytes_of(&before)));
-                let kernel = kernel("project", buffers, run);
+                let kernel = kernel("linear", buffers, run);
                 *SHAPE.write().unwrap() = Some(shape);
                 each_level(|level, threads| {
                     let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
@@ -116,8 +116,8 @@ fn project_is_a_matrix_product() {
 
 /// Batch invariance: the result of a row does not depend on the number of rows.
 #[test]
-fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
-    kernel_under_test!(SHAPE, ops::Linear, project);
+fn projections_are_batch_invariant() {
+    kernel_under_test!(SHAPE, ops::Linear, linear);
     let mut random = Random(5);
     // 200 outputs have enough panels for one thread, so that more rows share each.
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96), (200, 70)] {
@@ -126,7 +126,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
             let x = random.numbers(300 * inputs);
             let shape = plain(format, outputs, inputs, Epilogue::Store);
             *SHAPE.write().unwrap() = Some(shape);
-            let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
+            let kernel = kernel("linear", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads, exact| {
                 let mut arguments = plane_arguments(&weight);
                 arguments.push(Argument::Numbers(x[rows.start * inputs..rows.end * inputs].to_vec()));

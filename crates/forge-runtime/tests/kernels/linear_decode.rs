@@ -4,15 +4,15 @@ use crate::support::{
     Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel, silu,
     words_of,
 };
-use crate::{FORMATS, cancelled, plain, plane_arguments, planes, project};
+use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
 use forge_runtime::ops::{self, Activation, Epilogue, Gating, Squares};
 
 /// Decode projections: the deferred norm of x, and sums of squares or argmax candidates for the following step.
 #[test]
-fn a_row_is_normed_late_and_leaves_what_follows_needs() {
+fn deferred_norms_and_epilogues_are_exact() {
     const FIRST: usize = 3;
-    kernel_under_test!(SHAPE, ops::Linear, project);
+    kernel_under_test!(SHAPE, ops::Linear, linear);
     let mut random = Random(7);
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     for (outputs, inputs, partials, epilogue) in [
@@ -98,7 +98,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 }
                 _ => {}
             }
-            let kernel = kernel("project", buffers, run);
+            let kernel = kernel("linear", buffers, run);
             *SHAPE.write().unwrap() = Some(shape);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {shape:?}");

@@ -66,8 +66,8 @@ macro_rules! stored {
     };
 }
 
-pub(crate) fn project(call: &cpu::KernelArgs<'_>, shape: &ops::Linear) {
-    stored!(shape.format, project, call, shape);
+pub(crate) fn linear(call: &cpu::KernelArgs<'_>, shape: &ops::Linear) {
+    stored!(shape.format, linear, call, shape);
 }
 
 pub(crate) fn embed(call: &cpu::KernelArgs<'_>, shape: &ops::Embed) {

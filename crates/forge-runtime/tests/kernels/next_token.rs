@@ -5,7 +5,7 @@ use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use forge_runtime::{cpu, ops};
 
 #[test]
-fn the_best_candidate_is_the_lowest_of_equals() {
+fn argmax_join_returns_the_lowest_of_equal_ids() {
     kernel_under_test!(SHAPE, ops::ArgmaxJoin, cpu::argmax_join);
     let mut random = Random(9);
     for candidates in [1, 2, 100] {
@@ -27,7 +27,7 @@ fn the_best_candidate_is_the_lowest_of_equals() {
 }
 
 #[test]
-fn ids_are_those_that_the_sampler_draws() {
+fn generation_returns_the_sampled_tokens() {
     kernel_under_test!(SHAPE, ops::Sample, cpu::sample);
     let plain = SamplingParams::default();
     let settings = [
@@ -74,7 +74,7 @@ fn ids_are_those_that_the_sampler_draws() {
 }
 
 #[test]
-fn argmax_takes_the_lowest_of_equals() {
+fn argmax_returns_the_lowest_of_equal_ids() {
     kernel_under_test!(SHAPE, ops::Argmax, cpu::argmax);
     let mut random = Random(4);
     for vocabulary in [1, 2, 15, 16, 17, 500, 32_001] {

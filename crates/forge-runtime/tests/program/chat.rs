@@ -31,7 +31,7 @@ pub(crate) fn say(folder: &TempDir, line: &str, lines: &str) -> Output {
 }
 
 #[test]
-fn chat_answers_once_or_line_by_line() {
+fn chat_answers_one_prompt_or_each_line() {
     let folder = talkative();
     let reference = Reference::new();
     let first = reference.greedy(&[3, 7, 8, 4], 4);
@@ -51,9 +51,9 @@ fn chat_answers_once_or_line_by_line() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "standard input is not a terminal, and two lines were invalid");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     for part in ["decode 4 tokens", "of 64 tokens", "/nonsense: unknown command", "nowhere.json: "] {
-        assert!(said.contains(part), "should say {part}: {said}");
+        assert!(stderr.contains(part), "expected {part}: {stderr}");
     }
     // The saved conversation is continued, a reply is regenerated, and the conversation is cleared.
     let saved = folder.path().join("talk.json");
@@ -68,8 +68,8 @@ fn chat_answers_once_or_line_by_line() {
     let lines = "w7 \\\nw8\n//w9\n/system w5\n/save more.json\n/load more.json\n/system\n";
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let did = [
         "system prompt set, 2 characters",
         "saved to more.json",
@@ -77,7 +77,7 @@ fn chat_answers_once_or_line_by_line() {
         "system prompt removed",
     ];
     for part in did {
-        assert!(said.contains(part), "should say {part}: {said}");
+        assert!(stderr.contains(part), "expected {part}: {stderr}");
     }
     let saved = std::fs::read_to_string(folder.path().join("more.json")).unwrap();
     let saved: Vec<Value> = serde_json::from_str(&saved).unwrap();

@@ -32,7 +32,7 @@ fn interrupted(folder: &TempDir, line: &str, after: std::time::Duration) -> Outp
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
+fn interrupted_profiles_write_a_whole_trace_or_none() {
     let folder = directory(0.0);
     let file = folder.path().join("trace.json");
     std::fs::write(&file, "an older one").unwrap();
@@ -62,7 +62,7 @@ fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
 
 /// A closed output pipe and Ctrl-C are not failures.
 #[test]
-fn generate_can_be_cut_short() {
+fn generate_can_be_interrupted() {
     let folder = directory(0.0);
     let line = "generate --token-ids 3 --temperature 1 --seed 1 -n 60 --ctx-size 64 --ignore-eos";
     let mut child = program(&folder, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -110,7 +110,7 @@ fn generate_continues_ids_and_text() {
 }
 
 #[test]
-fn generate_ends_where_it_must() {
+fn generate_stops_at_the_context_length() {
     let folder = directory(0.0);
     let full =
         json(&folder, "generate --token-ids 3,4 --temperature 0 -n 100 --ctx-size 10 --ignore-eos --json");
@@ -157,8 +157,8 @@ fn sampling_defaults_come_from_the_checkpoint() {
     );
     config(r#"{ "temperature": "hot" }"#);
     let output = run(&folder, "generate --token-ids 3");
-    let said = text(&output.stderr);
-    assert!(said.contains("generation_config.json: temperature must be a number"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("generation_config.json: temperature must be a number"), "{stderr}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::{directory, json, run, text};
 use serde_json::Value;
 
 #[test]
-fn profile_tells_each_kernel_and_leaves_a_trace() {
+fn profile_lists_kernels_and_writes_a_trace() {
     let folder = directory(0.0);
     let output = text(&run(&folder, "profile --ctx-size 9 -p 20 -r 2").stdout);
     let (id, prompt) = output.split_once("prefill of 20 tokens\n").expect("both are printed");
@@ -48,7 +48,7 @@ fn tune_is_for_gpus() {
 }
 
 #[test]
-fn perplexity_is_what_the_reference_makes_of_a_text() {
+fn perplexity_matches_the_reference() {
     let folder = directory(0.0);
     let reference = Reference::new();
     // The loss of each token after the first.
@@ -116,10 +116,10 @@ fn bench_measures_prompts_and_generation() {
         .map(|result| (result["test"].as_str().unwrap(), result["n_depth"].as_u64().unwrap()))
         .collect();
     assert_eq!(tests, [("pp4", 0), ("tg5", 0), ("pp4 @ d30", 30), ("tg5 @ d30", 30)]);
-    let refused = run(&folder, "bench -p 4 -n 5 -d 60 --threads 1");
+    let rejected = run(&folder, "bench -p 4 -n 5 -d 60 --threads 1");
     assert!(
-        !refused.status.success() && text(&refused.stderr).contains("65 tokens of context"),
-        "{refused:?}"
+        !rejected.status.success() && text(&rejected.stderr).contains("65 tokens of context"),
+        "{rejected:?}"
     );
     let table = text(&run(&folder, "bench -p 4 -n 5 -r 1 --threads 1").stdout);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('|').map(str::trim).collect()).collect();

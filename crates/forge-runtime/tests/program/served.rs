@@ -43,7 +43,7 @@ fn serve_answers_until_it_is_stopped() {
 }
 
 #[test]
-fn serve_does_not_open_the_door_by_accident() {
+fn serve_rejects_unsafe_and_invalid_options() {
     let folder = directory(0.0);
     for (line, part) in [
         ("serve --host 0.0.0.0 --port 0", "without an API key: pass --api-key (or set MODEL_API_KEY)"),

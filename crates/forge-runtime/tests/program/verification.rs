@@ -20,7 +20,7 @@ fn verify_compares_the_device_with_the_reference() {
 }
 
 #[test]
-fn verify_measures_the_default_path_as_well() {
+fn verify_also_measures_the_default_path() {
     let folder = directory(0.0);
     let result = json(&folder, "verify --json --device cpu");
     let int8 = &result["int8_activations"];
@@ -28,8 +28,8 @@ fn verify_measures_the_default_path_as_well() {
     let number = |name: &str| int8[name].as_f64().unwrap();
     assert!(number("kl_mean") > 0.0 && number("kl_mean") <= number("kl_max"), "{int8}");
     assert!(number("same_top_token") > 0.5, "{int8}");
-    let said = text(&run(&folder, "verify --device cpu").stdout);
-    assert!(said.contains("int8 activations") && said.contains("KL divergence"), "{said}");
+    let stdout = text(&run(&folder, "verify --device cpu").stdout);
+    assert!(stdout.contains("int8 activations") && stdout.contains("KL divergence"), "{stdout}");
     // With --f32-activations there is no rounding to measure.
     assert!(json(&folder, "verify --json --device cpu --f32-activations")["int8_activations"].is_null());
     // If the loss of int8 activations exceeds its bound, `verify` fails although the f32 logits pass.

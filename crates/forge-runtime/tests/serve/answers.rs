@@ -6,7 +6,7 @@ use crate::support::reference::Reference;
 use serde_json::{Value, json};
 
 #[test]
-fn a_greedy_answer_is_the_models() {
+fn greedy_answers_match_the_model() {
     for slots in [1, 3] {
         let served = serve(&Setting { slots, ..PLAIN });
         let prompt = [1_u32, 5, 6, 7];
@@ -94,9 +94,9 @@ fn a_stream_has_the_same_text_as_a_single_response() {
     assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
     let events = response.events();
     assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
-    let said: String =
+    let streamed: String =
         events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!(said, message["content"]);
+    assert_eq!(streamed, message["content"]);
     let reasons: Vec<&Value> = events
         .iter()
         .map(|event| &event["choices"][0]["finish_reason"])
@@ -115,7 +115,7 @@ fn a_stream_has_the_same_text_as_a_single_response() {
 }
 
 #[test]
-fn texts_end_for_the_reason_that_is_given() {
+fn answers_end_for_the_reported_reason() {
     let served = serve(&PLAIN);
     let prompt = ids(3, 5);
     let answer = served.answer(PLAINLY, &greedy(&prompt, 12));
@@ -197,7 +197,7 @@ fn generation_follows_the_request_parameters() {
 /// Prompts that wrap the ring of a layer and ones that do not, recurrent state, more and fewer choices than
 /// slots, sampled and greedy.
 #[test]
-fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
+fn several_choices_prefill_their_prompt_once() {
     for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {
         three_texts(serve, slots, length, temperature);
         three_texts(|setting| serve_model(Halving::load, setting), slots, length, temperature);
@@ -236,12 +236,12 @@ fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, tempera
 
 /// A request whose prefix another request is processing waits for it, and processes only the rest.
 #[test]
-fn a_beginning_in_common_is_read_once_however_many_come() {
+fn common_prefixes_are_prefilled_once() {
     let served = serve(&Setting { slots: 4, context: 600, pace: 5, ..PLAIN });
     let common = ids(1, 80);
     let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
-    let asked: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
-    let answers: Vec<Value> = asked.into_iter().map(|asked| asked.response().json()).collect();
+    let pending: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
+    let answers: Vec<Value> = pending.into_iter().map(|pending| pending.response().json()).collect();
     assert_eq!(served.metric("prompt_tokens_cached_total"), 240.0, "three times what they have in common");
     let mut cached: Vec<u64> = answers
         .iter()
@@ -257,19 +257,19 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
     // The prefix of a running request can be copied too.
     let mut long = greedy(&questions[0], 500);
     long["stream"] = true.into();
-    let mut asked = served.ask(PLAINLY, &long);
-    asked.event().unwrap();
+    let mut pending = served.ask(PLAINLY, &long);
+    pending.event().unwrap();
     let before = served.metric("prompt_tokens_cached_total");
     served.answer(PLAINLY, &greedy(&[questions[0].clone(), ids(8, 3)].concat(), 2));
     // The first request is still running.
     served.becomes("requests_running", 1.0);
     assert_eq!(served.metric("prompt_tokens_cached_total") - before, 89.0);
-    while asked.event().is_some() {}
+    while pending.event().is_some() {}
     served.end();
 }
 
 #[test]
-fn a_prompt_is_read_once() {
+fn repeated_prompts_are_prefilled_once() {
     let served = serve(&PLAIN);
     let reused = |prompt: &[usize]| {
         let answer = served.answer(PLAINLY, &greedy(prompt, 6));

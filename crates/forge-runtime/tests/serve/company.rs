@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_full_queue_answers_with_retry_after() {
+fn full_queues_answer_with_retry_after() {
     let served = serve(&Setting { slots: 1, queue: 1, pace: 10, ..PLAIN });
     let mut first = served.ask(PLAINLY, &{
         let mut question = greedy(&ids(1, 3), 40);
@@ -35,16 +35,16 @@ fn a_disconnected_client_frees_its_slot() {
         let before = served.metric("requests_cancelled_total");
         let mut question = greedy(&ids(1, 3), 55);
         question["stream"] = stream.into();
-        let mut asked = served.ask(PLAINLY, &question);
+        let mut pending = served.ask(PLAINLY, &question);
         if stream {
-            asked.event().unwrap();
+            pending.event().unwrap();
         }
         served.becomes("requests_running", 1.0);
         let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
         served.becomes("requests_waiting", 1.0);
         let (start, written) = (Instant::now(), served.metric("generation_tokens_total"));
         drop(waiting);
-        drop(asked);
+        drop(pending);
         served.becomes("requests_cancelled_total", before + 2.0);
         served.becomes("requests_running", 0.0);
         let steps = served.metric("generation_tokens_total") - written;
@@ -64,67 +64,67 @@ fn a_long_prompt_does_not_delay_other_requests() {
     let mut question = greedy(&ids(1, 3), 45);
     question["stream"] = true.into();
     let before = served.metric("forward_passes_total");
-    let mut asked = served.ask(PLAINLY, &question);
-    asked.event().unwrap();
+    let mut pending = served.ask(PLAINLY, &question);
+    pending.event().unwrap();
     let long = served.answer(PLAINLY, &greedy(&ids(2, 58), 2));
     assert_eq!(long["usage"]["completion_tokens"], 2);
     // The first request is still running.
     served.becomes("requests_running", 1.0);
-    while asked.event().is_some() {}
+    while pending.event().is_some() {}
     // 46 passes for the first request; separate prefill of 58 tokens would take 8 more.
     assert!(served.metric("forward_passes_total") - before <= 48.0);
     served.end();
 }
 
 #[test]
-fn a_server_that_stops_lets_answers_come_to_their_end() {
+fn shutdown_completes_running_requests() {
     let mut served = serve(&Setting { slots: 2, pace: 5, ..PLAIN });
     let alone = text(&served.answer(PLAINLY, &greedy(&ids(1, 3), 40))).to_owned();
     let mut question = greedy(&ids(1, 3), 40);
     question["stream"] = true.into();
-    let mut asked = served.ask(PLAINLY, &question);
-    let mut said = text(&serde_json::from_str(&asked.event().unwrap()).unwrap()).to_owned();
+    let mut pending = served.ask(PLAINLY, &question);
+    let mut streamed = text(&serde_json::from_str(&pending.event().unwrap()).unwrap()).to_owned();
     served.stop.stop();
     let start = Instant::now();
     while TcpStream::connect(served.address).is_ok() {
         assert!(start.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(1));
     }
-    while let Some(event) = asked.event() {
+    while let Some(event) = pending.event() {
         if event != "[DONE]" {
-            said.push_str(text(&serde_json::from_str(&event).unwrap()));
+            streamed.push_str(text(&serde_json::from_str(&event).unwrap()));
         }
     }
-    assert_eq!(said, alone);
+    assert_eq!(streamed, alone);
     served.thread.take().unwrap().join().unwrap().unwrap();
 }
 
 /// Expert streaming may fail in the middle of a pass, and so in the middle of a response.
 #[test]
 fn a_device_failure_ends_running_requests_and_the_server_continues() {
-    let broken = Arc::new(AtomicBool::new(false));
-    let served = serve(&Setting { slots: 2, pace: 10, broken: Some(broken.clone()), ..PLAIN });
+    let disk_fails = Arc::new(AtomicBool::new(false));
+    let served = serve(&Setting { slots: 2, pace: 10, disk_fails: Some(disk_fails.clone()), ..PLAIN });
     let question = greedy(&ids(1, 3), 30);
     let text = |answer: Value| answer["choices"][0]["text"].clone();
     let whole = text(served.answer(PLAINLY, &question));
     let (one, other) = (served.ask(PLAINLY, &question), served.ask(PLAINLY, &greedy(&ids(2, 3), 30)));
     served.becomes("requests_running", 2.0);
-    broken.store(true, Ordering::Relaxed);
-    for asked in [one, other] {
-        let response = asked.response();
+    disk_fails.store(true, Ordering::Relaxed);
+    for pending in [one, other] {
+        let response = pending.response();
         assert_eq!(response.status, 500);
         assert!(response.json()["error"]["message"].as_str().unwrap().contains("the disk is broken"));
     }
     assert_eq!(served.metric("requests_failed_total"), 2.0);
     assert_eq!(served.get("/ready").status, 200);
-    broken.store(false, Ordering::Relaxed);
+    disk_fails.store(false, Ordering::Relaxed);
     assert_eq!(text(served.answer(PLAINLY, &question)), whole);
     served.end();
 }
 
 /// Reads during the server's warm-up belong to no request.
 #[test]
-fn what_was_read_of_experts_is_counted() {
+fn expert_reads_are_counted() {
     let served = serve(&PLAIN);
     assert_eq!(served.metric("expert_cache_requests_total"), 0.0);
     served.answer(PLAINLY, &greedy(&ids(1, 3), 2));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 #[test]
 fn text_follows_a_grammar() {
     let served = serve(&Setting { letters: true, ..PLAIN });
-    let asked = |more: Value| {
+    let request = |more: Value| {
         let mut question = json!({ "prompt": "abc", "max_tokens": 60, "temperature": 1, "seed": 3 });
         question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         question
@@ -23,7 +23,7 @@ fn text_follows_a_grammar() {
     for seed in 0..10 {
         let format = json!({ "type": "json_schema", "json_schema": { "name": "pet", "strict": true, "schema": schema } });
         for form in [json!({ "response_format": format }), json!({ "guided_json": schema })] {
-            let mut question = asked(form);
+            let mut question = request(form);
             question["seed"] = seed.into();
             // A model that prefers blanks would generate nothing else if the grammar allowed any number of
             // them.
@@ -36,7 +36,7 @@ fn text_follows_a_grammar() {
             assert!(pet["kind"] == "cat" || pet["kind"] == "dog", "{pet}");
             assert!((0..=20).contains(&pet["age"].as_i64().unwrap()), "{pet}");
         }
-        let mut question = asked(json!({ "guided_regex": "[a-c]{3}-[0-9]+z" }));
+        let mut question = request(json!({ "guided_regex": "[a-c]{3}-[0-9]+z" }));
         question["seed"] = seed.into();
         let answer = served.answer(PLAINLY, &question);
         let (letters, rest) = text(&answer).split_once('-').unwrap_or_else(|| panic!("{answer}"));
@@ -44,9 +44,10 @@ fn text_follows_a_grammar() {
         let is_cut = answer["choices"][0]["finish_reason"] == "length";
         assert!(is_cut || rest.ends_with('z'), "{answer}");
         let answer =
-            served.answer(PLAINLY, &asked(json!({ "guided_grammar": "start: \"x\" (\"yes\" | \"no\")" })));
+            served.answer(PLAINLY, &request(json!({ "guided_grammar": "start: \"x\" (\"yes\" | \"no\")" })));
         assert!(["xyes", "xno"].contains(&text(&answer)), "{answer}");
-        let answer = served.answer(PLAINLY, &asked(json!({ "response_format": { "type": "json_object" } })));
+        let answer =
+            served.answer(PLAINLY, &request(json!({ "response_format": { "type": "json_object" } })));
         assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
     }
     for (form, param, part) in [
@@ -66,7 +67,7 @@ fn text_follows_a_grammar() {
         ),
         (json!({ "guided_regex": "a", "guided_json": {} }), "guided_regex", "cannot be combined"),
     ] {
-        let response = served.post(PLAINLY, &asked(form));
+        let response = served.post(PLAINLY, &request(form));
         assert_eq!(response.status, 400, "{}", response.body);
         let error = response.json()["error"].clone();
         assert!(error["message"].as_str().unwrap().contains(part), "{error}");
@@ -84,7 +85,7 @@ const BARE: &str = "{% for message in messages %}{{ message.content }}{% for cal
     {% endfor %}{% endfor %}";
 
 #[test]
-fn functions_are_called_as_they_are_described() {
+fn tool_calls_follow_their_schemas() {
     let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
     let sky = json!({
         "type": "object",

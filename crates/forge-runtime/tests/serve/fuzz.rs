@@ -231,7 +231,7 @@ fn mutated_requests_are_answered_in_time() {
                 let at = random.below(bytes.len());
                 bytes[at] = random.below(256) as u8;
             }
-            let asked = Instant::now();
+            let started = Instant::now();
             let status = ask(address, path, &bytes);
             let what = || {
                 format!(
@@ -239,8 +239,8 @@ fn mutated_requests_are_answered_in_time() {
                     String::from_utf8_lossy(&bytes[..bytes.len().min(500)])
                 )
             };
-            if asked.elapsed() > TIME {
-                faults.push(format!("{:?}: {}", asked.elapsed(), what()));
+            if started.elapsed() > TIME {
+                faults.push(format!("{:?}: {}", started.elapsed(), what()));
             }
             if !status.is_some_and(|status| status == 200 || (400..500).contains(&status) || status == 503) {
                 faults.push(format!("status {status:?}: {}", what()));

@@ -56,7 +56,7 @@ pub(crate) fn grammars() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn grammars_that_are_too_large_are_refused() {
+fn rejects_large_grammars() {
     let served = serve(&Setting { letters: true, ..PLAIN });
     for (body, part) in grammars() {
         let start = Instant::now();
@@ -104,17 +104,17 @@ fn other_requests_do_not_wait_for_grammars() {
     served.post(PLAINLY, &guided("guided_regex", "a"));
     // Each takes several tenths of a second.
     let slow = guided("guided_regex", r"(\pL|\d)?".repeat(240));
-    let asked: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
+    let pending: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
     let start = Instant::now();
     for _ in 0..3 {
         served.answer(PLAINLY, &json!({ "prompt": "abc", "max_tokens": 1 }));
     }
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     // Requests beyond the queue's length get 503 with Retry-After.
-    let responses: Vec<_> = asked.into_iter().map(crate::support::http::Asked::response).collect();
-    let refused: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
-    assert!(!refused.is_empty() && refused.len() < 30, "{} of 30", refused.len());
-    for response in refused {
+    let responses: Vec<_> = pending.into_iter().map(crate::support::http::OpenResponse::response).collect();
+    let rejected: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
+    assert!(!rejected.is_empty() && rejected.len() < 30, "{} of 30", rejected.len());
+    for response in rejected {
         assert_eq!(response.json()["error"]["code"], "grammar_queue_full");
         assert!(response.head.to_lowercase().contains("retry-after: "), "{}", response.head);
     }
@@ -156,7 +156,7 @@ fn idle_connections_do_not_block_others() {
 
 /// The request head is enough to reject a body that is too long.
 #[test]
-fn a_body_that_is_announced_as_too_large_is_refused_at_once() {
+fn rejects_large_content_lengths_at_once() {
     use std::io::{Read, Write};
     let served = serve(&PLAIN);
     let mut connection = std::net::TcpStream::connect(served.address).unwrap();

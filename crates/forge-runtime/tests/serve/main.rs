@@ -15,7 +15,7 @@ mod constrained;
 mod fuzz;
 mod hostile;
 mod probabilities;
-mod refusals;
+mod rejections;
 mod responses;
 mod served;
 

@@ -45,7 +45,7 @@ fn lists(choices: &[&Value], name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn tokens_of_a_plain_completion_begin_where_their_text_does() {
+fn completion_text_offsets_match_their_tokens() {
     let served = serve(&PLAIN);
     let mut question = json!({
         "prompt": [1, 5, 6], "max_tokens": 6, "temperature": 0, "logprobs": 2, "echo": true,
@@ -88,7 +88,7 @@ fn the_chosen_token_is_among_the_likeliest() {
 /// Log probabilities of a prompt equal those of the same text when it was generated, because of batch
 /// invariance.
 #[test]
-fn a_prompt_is_given_back_as_if_it_had_been_written() {
+fn echo_returns_the_prompt() {
     let served = serve(&PLAIN);
     let prompt = ids(3, 40);
     let mut question = greedy(&prompt, 9);
@@ -135,7 +135,7 @@ fn a_prompt_is_given_back_as_if_it_had_been_written() {
 }
 
 #[test]
-fn bytes_are_those_of_the_token() {
+fn byte_fallback_returns_the_tokens_bytes() {
     let served = serve(&Setting { letters: true, ..PLAIN });
     // The first token is the tokenizer's blank, the second a special token.
     for (token, shown, bytes) in [(21, " ", json!([32])), (1, "<s>", json!([60, 115, 62]))] {

@@ -46,8 +46,8 @@ fn responses_are_the_same_answers_in_another_shape() {
             "incomplete",
         ]
     );
-    let said: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
-    assert_eq!(said, chat["choices"][0]["message"]["content"]);
+    let streamed: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(streamed, chat["choices"][0]["message"]["content"]);
     let last = &events.last().unwrap()["response"];
     assert_eq!(last["output"][0]["content"], whole["output"][0]["content"]);
     for (more, param) in [

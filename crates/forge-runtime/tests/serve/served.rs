@@ -12,7 +12,7 @@ use crate::runtime::serve::{Server, ServerOptions, Stop};
 use crate::runtime::text::chat_template::Template;
 use crate::runtime::text::tokenizer::Tokenizer;
 use crate::runtime::weights::WeightFile;
-use crate::support::http::{Asked, Response, send};
+use crate::support::http::{OpenResponse, Response, send};
 use crate::support::reference::{Reference, write_letters, write_tokenizer};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -22,11 +22,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A device that is slow, fails while it is broken, and reports expert streaming statistics.
+/// A device that is slow, fails while `disk_fails` is set, and reports expert streaming statistics.
 pub(crate) struct Slow {
     inner: CpuDevice,
     pace: Duration,
-    broken: Arc<AtomicBool>,
+    disk_fails: Arc<AtomicBool>,
     passes: u32,
 }
 
@@ -58,7 +58,7 @@ impl Device for Slow {
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         std::thread::sleep(self.pace);
         self.passes += 1;
-        if self.broken.load(Ordering::Relaxed) {
+        if self.disk_fails.load(Ordering::Relaxed) {
             // In the middle of a pass, which leaves partly written state.
             self.inner.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
             return Err("experts cannot be read: the disk is broken".to_owned());
@@ -117,7 +117,7 @@ pub(crate) struct Setting {
     /// Duration of a pass in milliseconds.
     pub(crate) pace: u64,
     /// Whether passes fail.
-    pub(crate) broken: Option<Arc<AtomicBool>>,
+    pub(crate) disk_fails: Option<Arc<AtomicBool>>,
     pub(crate) keys: Vec<String>,
     pub(crate) origins: Vec<String>,
     /// Whether tokens are letters instead of words.
@@ -132,7 +132,7 @@ pub(crate) const PLAIN: Setting = Setting {
     context: 64,
     queue: 64,
     pace: 0,
-    broken: None,
+    disk_fails: None,
     keys: Vec::new(),
     origins: Vec::new(),
     letters: false,
@@ -176,11 +176,11 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     })
     .unwrap();
     let (address, stop) = (server.address(), server.stop());
-    let broken = setting.broken.clone().unwrap_or_default();
+    let disk_fails = setting.disk_fails.clone().unwrap_or_default();
     let thread = std::thread::spawn(move || {
         let model = load(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
-        let device = Slow { inner: device, pace: Duration::from_millis(pace), broken, passes: 0 };
+        let device = Slow { inner: device, pace: Duration::from_millis(pace), disk_fails, passes: 0 };
         let engine = Engine::new(model, device, context, slots);
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
@@ -197,7 +197,7 @@ impl Served {
         send(self.address, "GET", path, &[], "").response()
     }
 
-    pub(crate) fn ask(&self, path: &str, body: &Value) -> Asked {
+    pub(crate) fn ask(&self, path: &str, body: &Value) -> OpenResponse {
         send(self.address, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
 

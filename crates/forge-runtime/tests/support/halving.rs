@@ -43,7 +43,7 @@ fn learn(call: &KernelArgs<'_>) {
     let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
     let memory = call.output::<f32>("memory", all);
     let sums = call.output::<f32>("sums", rows);
-    for _ in call.share(1, 1) {
+    for _ in call.claim(1, 1) {
         for row in 0..rows {
             let slot = slots[row] as usize;
             // SAFETY: there is one range, so one thread has it.
@@ -62,7 +62,7 @@ fn tell(call: &KernelArgs<'_>) {
     let sums = call.input::<f32>("sums", CHUNK);
     let logits = call.output::<f32>("logits", rows * VOCABULARY);
     let next = call.output::<u32>("next", rows);
-    for _ in call.share(1, 1) {
+    for _ in call.claim(1, 1) {
         // SAFETY: there is one range, so one thread has it.
         let (logits, next) = unsafe { (logits.part(0..rows * VOCABULARY), next.part(0..rows)) };
         for ((row, logits), next) in wanted.iter().zip(logits.chunks_exact_mut(VOCABULARY)).zip(next) {

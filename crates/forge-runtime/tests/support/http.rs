@@ -26,9 +26,15 @@ impl Response {
 }
 
 /// A sent request, whose response has not been read.
-pub struct Asked(pub BufReader<TcpStream>);
+pub struct OpenResponse(pub BufReader<TcpStream>);
 
-pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Asked {
+pub fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> OpenResponse {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut head =
@@ -41,10 +47,10 @@ pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &st
     }
     // A server may reject a request before it has read all of it.
     let _ = stream.write_all(format!("{head}\r\n{body}").as_bytes());
-    Asked(BufReader::new(stream))
+    OpenResponse(BufReader::new(stream))
 }
 
-impl Asked {
+impl OpenResponse {
     /// The next event of a stream; `None` at its end.
     pub fn event(&mut self) -> Option<String> {
         let mut line = String::new();

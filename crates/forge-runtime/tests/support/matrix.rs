@@ -26,7 +26,7 @@ pub const fn affine(bits: usize, group: usize, scales: Scales) -> Format {
 
 /// Formats that can be repacked into strips.
 #[allow(dead_code)]
-pub const IN_STRIPS: [Format; 6] = [
+pub const REPACKED_FORMATS: [Format; 6] = [
     Format::Q8_0,
     Format::Q4_0,
     Format::Q4K,
@@ -37,7 +37,7 @@ pub const IN_STRIPS: [Format; 6] = [
 
 /// Rows and stored columns of a matrix of one of these.
 #[allow(dead_code)]
-pub fn laid_out(matrix: &Matrix) -> [usize; 2] {
+pub fn repacked(matrix: &Matrix) -> [usize; 2] {
     let of_byte = if matrix.format == Format::Q8_0 { 1 } else { 2 };
     [matrix.rows, matrix.planes[0].len() / matrix.rows * of_byte]
 }

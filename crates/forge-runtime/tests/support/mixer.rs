@@ -70,7 +70,7 @@ pub(crate) fn learn(
 ) -> Vec<f64> {
     let Shape { key_heads, heads, keys, values, .. } = *shape;
     let after = &row[shape.channels()..];
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for head in 0..heads {
         let key = head / (heads / key_heads);
         let unit = |part: &[f64]| -> Vec<f64> {
@@ -82,27 +82,27 @@ pub(crate) fn learn(
         let v = &convolved[2 * key_heads * keys + head * values..][..values];
         let softplus = (after[heads * (values + 1) + head] + f64::from(weights.bias[head])).exp().ln_1p();
         let decay = (-f64::from(weights.rate[head]).exp() * softplus).exp();
-        let strength = 1.0 / (1.0 + (-after[heads * values + head]).exp());
+        let beta = 1.0 / (1.0 + (-after[heads * values + head]).exp());
         let ask = |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
         let mut own = Vec::new();
         for (column, v) in memory[head * values * keys..].chunks_exact_mut(keys).zip(v) {
             let kept = if position == 0 { 0.0 } else { decay };
             column.iter_mut().for_each(|s| *s *= kept);
-            let learnt = strength * (v - ask(column, &k));
+            let learnt = beta * (v - ask(column, &k));
             column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
             own.push(f64::from(shape.scale) * ask(column, &q));
         }
         let mean = own.iter().map(|x| x * x).sum::<f64>() / values as f64;
         let scale = (mean + f64::from(shape.norm_epsilon)).sqrt().recip();
         let gates = &after[head * values..(head + 1) * values];
-        said.extend(
+        output.extend(
             own.iter()
                 .zip(&weights.gain)
                 .zip(gates)
                 .map(|((x, gain), gate)| x * scale * f64::from(*gain) * silu(*gate)),
         );
     }
-    said
+    output
 }
 
 fn silu(x: f64) -> f64 {

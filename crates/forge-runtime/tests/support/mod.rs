@@ -49,7 +49,7 @@ pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&KernelArg
 }
 
 /// The same for a repacked matrix.
-pub fn kernel_in_strips(
+pub fn kernel_repacked(
     name: &'static str,
     buffers: Vec<&'static str>,
     shape: [usize; 2],

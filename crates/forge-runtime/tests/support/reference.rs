@@ -71,7 +71,7 @@ impl Reference {
         for (number, layer) in self.layers.iter().enumerate() {
             let rows: Vec<Vec<f64>> =
                 streams.iter().map(|x| product(&layer.qkv, &norm(x, &layer.attention_gain))).collect();
-            let turned: Vec<Vec<f64>> = rows
+            let rotated: Vec<Vec<f64>> = rows
                 .iter()
                 .enumerate()
                 .map(|(position, row)| {
@@ -95,9 +95,9 @@ impl Reference {
                 let first = if number == 1 { (position + 1).saturating_sub(20) } else { 0 };
                 let mut heads = vec![0.0; 40];
                 for head in 0..4 {
-                    let q = &turned[position][head * 10..][..10];
+                    let q = &rotated[position][head * 10..][..10];
                     let (key, value) = (40 + head / 2 * 10, 60 + head / 2 * 10);
-                    let weights: Vec<f64> = turned[first..=position]
+                    let weights: Vec<f64> = rotated[first..=position]
                         .iter()
                         .map(|row| {
                             let dot: f64 = q.iter().zip(&row[key..key + 10]).map(|(a, b)| a * b).sum();
@@ -105,7 +105,7 @@ impl Reference {
                         })
                         .collect();
                     let total: f64 = weights.iter().sum();
-                    for (weight, row) in weights.iter().zip(&turned[first..]) {
+                    for (weight, row) in weights.iter().zip(&rotated[first..]) {
                         for channel in 0..10 {
                             heads[head * 10 + channel] += weight / total * row[value + channel];
                         }

@@ -16,7 +16,7 @@ use forge_sim::Precision;
 struct Shape {
     heads: usize,
     width: usize,
-    turned: usize,
+    rope_width: usize,
     cache: Format,
     rotation: Rotation,
     /// Whether the inputs are columns of one buffer or of three.
@@ -25,16 +25,16 @@ struct Shape {
 
 impl Shape {
     fn record(&self) -> usize {
-        self.width + self.turned
+        self.width + self.rope_width
     }
 
     fn columns(&self) -> LatentColumns {
-        let Shape { heads, width, turned, .. } = *self;
+        let Shape { heads, width, rope_width, .. } = *self;
         if self.together {
-            let (latent_first, pitch) = (3 + heads * turned, 3 + heads * turned + width + turned);
+            let (latent_first, pitch) = (3 + heads * rope_width, 3 + heads * rope_width + width + rope_width);
             return LatentColumns {
                 queries_pitch: pitch,
-                turned_first: 3,
+                q_rope_first: 3,
                 latent_pitch: pitch,
                 latent_first,
                 key_pitch: pitch,
@@ -42,11 +42,11 @@ impl Shape {
             };
         }
         LatentColumns {
-            queries_pitch: heads * turned,
-            turned_first: 0,
+            queries_pitch: heads * rope_width,
+            q_rope_first: 0,
             latent_pitch: 5 + width,
             latent_first: 5,
-            key_pitch: turned + 2,
+            key_pitch: rope_width + 2,
             key_first: 0,
         }
     }
@@ -58,13 +58,13 @@ impl Shape {
     }
 
     fn append(&self, prepare: Option<LatentPrepare>) -> Spec {
-        let Shape { width, turned, cache, .. } = *self;
-        Spec::LatentAppend(LatentAppend { width, turned, cache, prepare })
+        let Shape { width, rope_width, cache, .. } = *self;
+        Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare })
     }
 
     fn attend(&self, prologue: Option<LatentPrepare>) -> Spec {
-        let Shape { heads, width, turned, cache, .. } = *self;
-        Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: SCALE, prologue })
+        let Shape { heads, width, rope_width, cache, .. } = *self;
+        Spec::LatentAttend(LatentAttend { heads, width, rope_width, cache, scale: SCALE, prologue })
     }
 
     /// The tolerance of a cached value.
@@ -89,12 +89,12 @@ impl Shape {
     }
 
     /// The expected attention output.
-    fn attended(&self, q: &[f32], turned: &[f64], lines: &[f32], row: (u32, u32)) -> Vec<f64> {
+    fn attended(&self, q: &[f32], q_rope: &[f64], lines: &[f32], row: (u32, u32)) -> Vec<f64> {
         let mut out = Vec::new();
         for head in 0..self.heads {
             let query = [
                 wide(&q[head * self.width..][..self.width]),
-                turned[head * self.turned..][..self.turned].to_vec(),
+                q_rope[head * self.rope_width..][..self.rope_width].to_vec(),
             ]
             .concat();
             let line = |position: u32| &lines[self.place((row.0, position))..][..self.record()];
@@ -118,10 +118,10 @@ impl Shape {
 const SCALE: f32 = 0.4;
 
 fn shapes() -> Vec<Shape> {
-    let shape = |heads, width, turned, cache, rotation, together| Shape {
+    let shape = |heads, width, rope_width, cache, rotation, together| Shape {
         heads,
         width,
-        turned,
+        rope_width,
         cache,
         rotation,
         together,
@@ -150,7 +150,7 @@ struct Raw {
     latent: Vec<f32>,
     key: Vec<f32>,
     gain: Vec<f32>,
-    turned: Vec<Vec<f64>>,
+    q_rope: Vec<Vec<f64>>,
     lines: Vec<Vec<f64>>,
 }
 
@@ -165,20 +165,20 @@ fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
         ),
     };
     let gain = random.numbers(shape.width);
-    let (mut turned, mut lines) = (Vec::new(), Vec::new());
+    let (mut q_rope, mut lines) = (Vec::new(), Vec::new());
     for (row, (_, position)) in rows.iter().enumerate() {
         let part =
             |x: &[f32], pitch: usize, first: usize, count: usize| wide(&x[row * pitch + first..][..count]);
         let of_queries =
-            part(&queries, columns.queries_pitch, columns.turned_first, shape.heads * shape.turned);
-        let heads = of_queries.chunks_exact(shape.turned);
-        turned.push(heads.flat_map(|head| rotated(head, &shape.rotation, *position)).collect());
+            part(&queries, columns.queries_pitch, columns.q_rope_first, shape.heads * shape.rope_width);
+        let heads = of_queries.chunks_exact(shape.rope_width);
+        q_rope.push(heads.flat_map(|head| rotated(head, &shape.rotation, *position)).collect());
         let of_latent = part(&latent, columns.latent_pitch, columns.latent_first, shape.width);
-        let of_key = part(&key, columns.key_pitch, columns.key_first, shape.turned);
+        let of_key = part(&key, columns.key_pitch, columns.key_first, shape.rope_width);
         let normed = normed(&of_latent, Some(&gain), 1e-6);
         lines.push([normed, rotated(&of_key, &shape.rotation, *position)].concat());
     }
-    Raw { queries, latent, key, gain, turned, lines }
+    Raw { queries, latent, key, gain, q_rope, lines }
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn appends_raw_or_prepared_latents() {
             compare(shape, &found, &expected, shape.unit());
         };
         let (latent, key) =
-            (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.turned));
+            (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.rope_width));
         let given = [
             ("latent", Input::Numbers(&latent)),
             ("key", Input::Numbers(&key)),
@@ -215,7 +215,7 @@ fn appends_raw_or_prepared_latents() {
         let line = |row: usize| {
             [
                 wide(&latent[row * shape.width..][..shape.width]),
-                wide(&key[row * shape.turned..][..shape.turned]),
+                wide(&key[row * shape.rope_width..][..shape.rope_width]),
             ]
             .concat()
         };
@@ -229,11 +229,11 @@ fn appends_raw_or_prepared_latents() {
             ("gain", Input::Numbers(&raw.gain)),
             ("slots", Input::Words(&slots)),
             ("positions", Input::Words(&positions)),
-            ("turned", Input::Uninitialized(rows.len() * shape.heads * shape.turned * 4)),
+            ("q_rope", Input::Uninitialized(rows.len() * shape.heads * shape.rope_width * 4)),
             ("latents", Input::Bytes(&bytes)),
         ];
         let outputs = kernels.run(2 * index + 1, &scalars, &given);
-        compare(shape, &numbers_of(&outputs[0], Format::F32), &raw.turned.concat(), 1e-5);
+        compare(shape, &numbers_of(&outputs[0], Format::F32), &raw.q_rope.concat(), 1e-5);
         check(&outputs[1], &raw.lines);
     }
 }
@@ -283,7 +283,7 @@ fn mla_attention_over_latents_matches_the_reference() {
             let expected = |lines: &[f32]| -> Vec<f64> {
                 let row = |index: usize| {
                     let q = &q[index * shape.heads * shape.width..][..shape.heads * shape.width];
-                    shape.attended(q, &raw.turned[index], lines, rows[index])
+                    shape.attended(q, &raw.q_rope[index], lines, rows[index])
                 };
                 (0..count).flat_map(row).collect()
             };
@@ -292,10 +292,10 @@ fn mla_attention_over_latents_matches_the_reference() {
             let reach = |slot: u32| rows.iter().find(|row| row.0 == slot).map_or(0, |row| row.1);
             let lines = shape.lines(&mut random, |slot| reach(slot) + 1);
             let bytes = bytes_of(&lines, shape.cache);
-            let turned: Vec<f32> = raw.turned.concat().iter().map(|x| *x as f32).collect();
+            let q_rope: Vec<f32> = raw.q_rope.concat().iter().map(|x| *x as f32).collect();
             let given = [
                 ("q", Input::Numbers(&q)),
-                ("turned", Input::Numbers(&turned)),
+                ("q_rope", Input::Numbers(&q_rope)),
                 ("latents", Input::Bytes(&bytes)),
                 ("slots", Input::Words(&slots)),
                 ("positions", Input::Words(&positions)),
@@ -340,11 +340,11 @@ fn mla_attention_over_latents_matches_the_reference() {
 fn expanded_mla_attention_matches_the_reference() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
-    let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
-        let tile = MlaExpandedLayout::tile_for(keys, turned, values).expect("there is room");
+    let attend = |[heads, keys, rope_width, values]: [usize; 4], operand| {
+        let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
         let (queries_pitch, scale) = (heads * keys + heads, SCALE);
-        Spec::AttendUnfolded(Kernel {
-            op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+        Spec::MlaAttentionExpanded(Kernel {
+            op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
             layout: MlaExpandedLayout { operand, tile },
         })
     };
@@ -353,20 +353,21 @@ fn expanded_mla_attention_matches_the_reference() {
             .iter()
             .flat_map(|shape| [Operand::F32, Operand::Ranged].map(|operand| attend(*shape, operand))),
     );
-    for (index, [heads, keys, turned, values]) in shapes.into_iter().enumerate() {
+    for (index, [heads, keys, rope_width, values]) in shapes.into_iter().enumerate() {
         for (rows, first, share) in [(19, 0, 64), (21, 120, 64), (17, 90, 33), (33, 0, 12)] {
             let length = first + rows;
             let q = random.numbers(rows * (heads * keys + heads));
-            let r = random.numbers(rows * heads * turned);
+            let r = random.numbers(rows * heads * rope_width);
             let [k, t, v] =
-                [heads * keys, turned, heads * values].map(|width| random.numbers(length * width));
+                [heads * keys, rope_width, heads * values].map(|width| random.numbers(length * width));
             let mut expected = Vec::new();
             for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
                 let query = wide(&q[row * (heads * keys + heads) + head * keys..][..keys]);
-                let turning = wide(&r[(row * heads + head) * turned..][..turned]);
+                let head_rope = wide(&r[(row * heads + head) * rope_width..][..rope_width]);
                 let score = |position: usize| {
                     let key = &k[(position * heads + head) * keys..][..keys];
-                    let products = query.iter().zip(key).chain(turning.iter().zip(&t[position * turned..]));
+                    let products =
+                        query.iter().zip(key).chain(head_rope.iter().zip(&t[position * rope_width..]));
                     f64::from(SCALE) * products.map(|(q, k)| q * f64::from(*k)).sum::<f64>()
                 };
                 let scores: Vec<f64> = (0..=first + row).map(score).collect();
@@ -390,9 +391,9 @@ fn expanded_mla_attention_matches_the_reference() {
                     };
                     let given = [
                         ("q", Input::Numbers(&q)),
-                        ("turned", Input::Numbers(&r)),
+                        ("q_rope", Input::Numbers(&r)),
                         ("keys", Input::Numbers(&k[begin * heads * keys..end * heads * keys])),
-                        ("turned_keys", Input::Numbers(&t[begin * turned..end * turned])),
+                        ("k_rope", Input::Numbers(&t[begin * rope_width..end * rope_width])),
                         ("values", Input::Numbers(&v[begin * heads * values..end * heads * values])),
                         ("positions", Input::Words(&positions)),
                         ("heads", given(rows * heads * values, 0)),
@@ -414,8 +415,8 @@ fn loads_latents_of_a_tile_from_the_cache() {
     let mut random = Random(34);
     let shapes = shapes();
     let share = |shape: &Shape| {
-        let Shape { width, turned, cache, .. } = *shape;
-        Spec::LatentShare(MlaLoadLatents { width, turned, cache })
+        let Shape { width, rope_width, cache, .. } = *shape;
+        Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache })
     };
     let kernels = Kernels::of(shapes.iter().map(share));
     for (index, shape) in shapes.iter().enumerate() {
@@ -425,8 +426,8 @@ fn loads_latents_of_a_tile_from_the_cache() {
             let given = [
                 ("latents", Input::Bytes(&bytes)),
                 ("slots", Input::Words(&[1])),
-                ("share", Input::Uninitialized(rows * shape.width * 4)),
-                ("turned_keys", Input::Uninitialized(rows * shape.turned * 4)),
+                ("latent_tile", Input::Uninitialized(rows * shape.width * 4)),
+                ("k_rope", Input::Uninitialized(rows * shape.rope_width * 4)),
             ];
             let scalars = [("rows", rows), ("context", CONTEXT), ("begin", begin)];
             let outputs = kernels.run(index, &scalars, &given);

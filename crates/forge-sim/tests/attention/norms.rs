@@ -110,16 +110,16 @@ fn norms_and_elementwise_functions_match_the_reference() {
             |(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None },
         );
     let functions = [
-        Function::Each(UnaryOp::Activate(Activation::Silu)),
-        Function::Each(UnaryOp::Activate(Activation::GeluTanh)),
-        Function::Each(UnaryOp::Activate(Activation::Gelu)),
-        Function::Each(UnaryOp::Activate(Activation::Relu)),
-        Function::Each(UnaryOp::Activate(Activation::ReluSquared)),
-        Function::Each(UnaryOp::Activate(Activation::Sigmoid)),
-        Function::Each(UnaryOp::Softcap(30.0)),
-        Function::Each(UnaryOp::Scale(-0.22)),
+        Function::Unary(UnaryOp::Activate(Activation::Silu)),
+        Function::Unary(UnaryOp::Activate(Activation::GeluTanh)),
+        Function::Unary(UnaryOp::Activate(Activation::Gelu)),
+        Function::Unary(UnaryOp::Activate(Activation::Relu)),
+        Function::Unary(UnaryOp::Activate(Activation::ReluSquared)),
+        Function::Unary(UnaryOp::Activate(Activation::Sigmoid)),
+        Function::Unary(UnaryOp::Softcap(30.0)),
+        Function::Unary(UnaryOp::Scale(-0.22)),
         Function::Multiply,
-        Function::Times,
+        Function::ScaleRows,
         Function::ScaleBy,
         Function::Add,
     ];
@@ -152,7 +152,7 @@ fn norms_and_elementwise_functions_match_the_reference() {
     for (index, function) in functions.iter().enumerate() {
         // One factor per row, one for all rows, or one per element.
         let spread = match function {
-            Function::Times => width,
+            Function::ScaleRows => width,
             Function::ScaleBy => rows * width,
             _ => 1,
         };
@@ -167,21 +167,21 @@ fn norms_and_elementwise_functions_match_the_reference() {
             .into_iter()
             .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
             .map(|(a, b)| match *function {
-                Function::Each(UnaryOp::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
-                Function::Each(UnaryOp::Activate(Activation::GeluTanh)) => {
+                Function::Unary(UnaryOp::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
+                Function::Unary(UnaryOp::Activate(Activation::GeluTanh)) => {
                     // Half of 1 + tanh(u) without cancellation: the logistic function of 2 u.
                     a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
                 }
-                Function::Each(UnaryOp::Activate(Activation::Gelu)) => gelu(a),
-                Function::Each(UnaryOp::Activate(Activation::Relu)) => a.max(0.0),
+                Function::Unary(UnaryOp::Activate(Activation::Gelu)) => gelu(a),
+                Function::Unary(UnaryOp::Activate(Activation::Relu)) => a.max(0.0),
                 // Squares of the largest inputs overflow f32.
-                Function::Each(UnaryOp::Activate(Activation::ReluSquared)) => {
+                Function::Unary(UnaryOp::Activate(Activation::ReluSquared)) => {
                     f64::from(a.max(0.0).powi(2) as f32)
                 }
-                Function::Each(UnaryOp::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
-                Function::Each(UnaryOp::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
-                Function::Each(UnaryOp::Scale(factor)) => f64::from(factor) * a,
-                Function::Multiply | Function::Times | Function::ScaleBy => a * b,
+                Function::Unary(UnaryOp::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
+                Function::Unary(UnaryOp::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+                Function::Unary(UnaryOp::Scale(factor)) => f64::from(factor) * a,
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy => a * b,
                 Function::Add => a + b,
             });
         compare(function, &numbers_of(&y[0], Format::F32), &expected.collect::<Vec<_>>(), 1e-6);

@@ -92,16 +92,16 @@ fn delta_rule_matches_the_reference_row_by_row() {
         let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
         let value = random.numbers(rows * heads * values);
         // From full decay to none: time steps from -200 to 200.
-        let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
-        let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
+        let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
         let given = [
             ("query", Input::Numbers(&query)),
             ("key", Input::Numbers(&key)),
             ("value", Input::Numbers(&value)),
-            ("time", Input::Numbers(&time)),
-            ("strength", Input::Numbers(&strength)),
+            ("dt", Input::Numbers(&dt)),
+            ("beta", Input::Numbers(&beta)),
             ("rate", Input::Numbers(&rate)),
             ("bias", Input::Numbers(&bias)),
             ("slots", Input::Words(&column(|row| row.0))),
@@ -118,7 +118,7 @@ fn delta_rule_matches_the_reference_row_by_row() {
                     part.iter().map(|x| x / length).collect()
                 };
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
-                let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
+                let softplus = (f64::from(dt[of_head]) + f64::from(bias[head])).exp().ln_1p();
                 let decay = (-f64::from(rate[head]).exp() * softplus).exp();
                 let columns = &mut state[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
@@ -127,7 +127,7 @@ fn delta_rule_matches_the_reference_row_by_row() {
                     let ask =
                         |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
-                    let learnt = f64::from(strength[of_head]) * unknown;
+                    let learnt = f64::from(beta[of_head]) * unknown;
                     column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
                     expected[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
@@ -183,7 +183,7 @@ fn gated_delta_net_layer_matches_the_reference() {
     };
     let through = |shape: &mixer::Shape| {
         let (heads, values, pitch, first) = (shape.heads, shape.values, shape.inputs(), shape.channels());
-        Spec::LetThrough(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
+        Spec::GatedRmsNorm(GatedRmsNorm { heads, values, pitch, first, epsilon: shape.norm_epsilon })
     };
     let each = |shape: &mixer::Shape| {
         [convolve(shape), through(shape)].into_iter().chain(all_variants(&rule(shape))).collect::<Vec<_>>()

@@ -219,19 +219,23 @@ impl Shape {
             KvSource::Keys => keys.clone(),
             _ => heads.take(self.key_heads).collect(),
         };
-        let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| {
-            let norm = |head: Vec<f64>, turned| match self.norm {
-                Some(norm) if norm.turned == turned => normed(&head, Some(gain), norm.epsilon),
+        let prepared = |heads: Vec<Vec<f64>>, gain: &[f32]| {
+            let norm = |head: Vec<f64>, after_rope| match self.norm {
+                Some(norm) if norm.after_rope == after_rope => normed(&head, Some(gain), norm.epsilon),
                 _ => head,
             };
-            let turn = |head| norm(rotated(&norm(head, false), &self.rotation, position), true);
-            heads.into_iter().flat_map(turn).collect()
+            let prepare = |head| norm(rotated(&norm(head, false), &self.rotation, position), true);
+            heads.into_iter().flat_map(prepare).collect()
         };
         let value = |head: Vec<f64>| match self.norm {
             Some(HeadNorm { epsilon, values: true, .. }) => normed(&head, None, epsilon),
             _ => head,
         };
-        [turned(queries, &gains[0]), turned(keys, &gains[1]), values.into_iter().flat_map(value).collect()]
+        [
+            prepared(queries, &gains[0]),
+            prepared(keys, &gains[1]),
+            values.into_iter().flat_map(value).collect(),
+        ]
     }
 }
 

@@ -26,27 +26,27 @@ pub(crate) fn other_layouts() -> Vec<Shape> {
 /// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their
 /// template.
 pub(crate) fn with_matrix_units() -> Vec<Shape> {
-    let by_units = |query_heads, key_heads, width, simdgroups| {
+    let with_mma = |query_heads, key_heads, width, simdgroups| {
         let by_rule = AttentionKnobs::for_heads(query_heads, key_heads, width, Format::F16);
         let group = query_heads / key_heads;
-        let knobs = AttentionKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
+        let knobs = AttentionKnobs { heads_each: group.min(8), mma: true, loads: 1, simdgroups, ..by_rule };
         let knobs = Some(knobs);
         Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
     };
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     vec![
-        Shape { norm, ..by_units(4, 2, 128, 8) },
-        by_units(8, 1, 64, 4),
-        Shape { sinks: true, ..by_units(3, 3, 64, 8) },
-        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..by_units(5, 1, 128, 8) },
-        Shape { window: Some(19), softcap: Some(1.0), ..by_units(10, 1, 64, 4) },
-        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
+        Shape { norm, ..with_mma(4, 2, 128, 8) },
+        with_mma(8, 1, 64, 4),
+        Shape { sinks: true, ..with_mma(3, 3, 64, 8) },
+        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..with_mma(5, 1, 128, 8) },
+        Shape { window: Some(19), softcap: Some(1.0), ..with_mma(10, 1, 64, 4) },
+        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..with_mma(16, 1, 128, 8) },
         Shape {
             norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
             brings: KvSource::Keys,
-            ..by_units(6, 3, 64, 8)
+            ..with_mma(6, 3, 64, 8)
         },
-        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
+        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..with_mma(7, 1, 64, 16) },
     ]
 }
 
@@ -70,9 +70,9 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
 
 /// Sizes and options that cover every branch of the templates.
 pub(crate) fn shapes() -> Vec<Shape> {
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
-    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
-    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
+    let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
         Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
@@ -89,9 +89,9 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
         plain(2, 2, 96, Format::F16),
         // QK norm after RoPE, full and partial.
-        Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
+        Shape { norm: norm_after_rope, ..plain(4, 2, 16, Format::F32) },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             rotation: rotation(5, Pairing::Interleaved, 1.0),
             ..plain(3, 1, 20, Format::F16)
         },
@@ -130,7 +130,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
         Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             window: Some(19),
             ring: Some(76),
             softcap: Some(2.0),
@@ -140,7 +140,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         // Values with a norm, computed from the key heads; and queries only.
         Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
         Shape {
-            norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
+            norm: of_values.map(|norm| HeadNorm { after_rope: true, ..norm }),
             brings: KvSource::Keys,
             ..plain(6, 3, 64, Format::Q8_0)
         },
@@ -163,7 +163,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
-            norm: turned,
+            norm: norm_after_rope,
             brings: KvSource::Nothing,
             window: Some(19),
             ring: Some(76),

@@ -38,7 +38,7 @@ pub(crate) fn attention(
 ) -> Vec<Case> {
     let AttentionVariant { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
     let scale = 1.0 / (width as f32).sqrt();
-    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
+    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, after_rope: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
     let brings = match (keys_alone, gated) {
@@ -86,7 +86,7 @@ pub(crate) fn attention(
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
     let mut cases = Vec::new();
     // Without MMA, the NVIDIA layout differs only in knobs of the same template body.
-    if knobs.units {
+    if knobs.mma {
         cases.push(Case { spec: nvidia(&attend), launches: few.clone() });
         cases.push(Case { spec: nvidia(&prepared), launches: one.clone() });
     }

@@ -57,10 +57,10 @@ fn others() -> Vec<Case> {
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
-        once(Spec::Elementwise(Elementwise { function: Function::Each(UnaryOp::Softcap(0.5)), width: 300 })),
+        once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
-        once(Spec::Take(SliceColumns { width: 150, of: 155 })),
+        once(Spec::SliceColumns(SliceColumns { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
         Case { spec: Spec::Sample(Sample { vocabulary: 700 }), launches: vec![Launch::rows(4, 3)] },
     ]
@@ -201,9 +201,9 @@ fn detects_kernel_mutants() {
     cases.extend(attention(20, 9, 1, Format::F32, AttentionVariant::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
     // MMA, with two simdgroups that share positions.
-    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.units);
-    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
-    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
+    let with_mma = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.layout.knobs.mma);
+    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(with_mma));
+    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(with_mma));
     // Several positions at once, and lanes without channels.
     cases.extend(attention(
         96,

@@ -9,7 +9,7 @@ pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize,
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
     let bias = outputs == 50;
     let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
-    let spec = Spec::Project(Kernel {
+    let spec = Spec::Linear(Kernel {
         op: Linear { format, outputs, inputs, norm, own_norm, bias, each, epilogue, chooses: false },
         layout: LinearLayout { rows, operand, knobs },
     });
@@ -19,7 +19,7 @@ pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize,
 /// A projection of one row whose columns are split between two simdgroups.
 pub(crate) fn shared(format: Format, epilogue: Epilogue) -> Case {
     let mut case = project(Rows::One, format, 50, 96, epilogue);
-    if let Spec::Project(project) = &mut case.spec {
+    if let Spec::Linear(project) = &mut case.spec {
         project.layout.knobs = Knobs { simdgroups: 4, split: 2, ..project.layout.knobs };
     }
     case
@@ -41,7 +41,7 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
         inputs,
         epilogue,
     ) {
-        Case { spec: Spec::Project(project), .. } => project,
+        Case { spec: Spec::Linear(project), .. } => project,
         case => panic!("{:?}", case.spec),
     };
     let one = |format, outputs, inputs, epilogue| plain(Rows::One, format, outputs, inputs, epilogue);
@@ -80,10 +80,8 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
         Rows::Few => [1, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
-    let case = |project: LinearKernel| Case {
-        launches: launches(project.layout.rows),
-        spec: Spec::Project(project),
-    };
+    let case =
+        |project: LinearKernel| Case { launches: launches(project.layout.rows), spec: Spec::Linear(project) };
     let embed = |width, squares| {
         let format = stored("affine4");
         Case {

@@ -14,18 +14,18 @@ use forge_ops::{
 /// all.
 pub(crate) fn unfolded() -> Vec<Case> {
     let share = |cache| Case {
-        spec: Spec::LatentShare(MlaLoadLatents { width: 130, turned: 6, cache }),
+        spec: Spec::MlaLoadLatents(MlaLoadLatents { width: 130, rope_width: 6, cache }),
         launches: vec![Launch::rows(5, 70).share(66, 71)],
     };
-    let attend = |[heads, keys, turned, values]: [usize; 4], operand, tile| {
+    let attend = |[heads, keys, rope_width, values]: [usize; 4], operand, tile| {
         let (queries_pitch, scale) = (heads * keys + 3, 0.3);
         let shape = Kernel {
-            op: MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
             layout: MlaExpandedLayout { operand, tile },
         };
         let launches =
             vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
-        Case { spec: Spec::AttendUnfolded(shape), launches }
+        Case { spec: Spec::MlaAttentionExpanded(shape), launches }
     };
     vec![
         share(Format::F32),
@@ -37,33 +37,33 @@ pub(crate) fn unfolded() -> Vec<Case> {
 }
 
 /// Absorbed MLA: per-head matrices in a format, and cache lines, at sizes that fill no tile.
-pub(crate) fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) -> Vec<Case> {
+pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], cache: Format) -> Vec<Case> {
     let several = || vec![Launch::rows(3, 2)];
-    let each = |turned, together, each| {
+    let each = |transposed, together, each| {
         let (rows, columns) = (21, 50);
-        let pitch = heads * if turned { rows } else { columns } + 3;
+        let pitch = heads * if transposed { rows } else { columns } + 3;
         let spec = Kernel {
-            op: PerHeadLinear { format, heads, rows, columns, turned, pitch },
+            op: PerHeadLinear { format, heads, rows, columns, transposed, pitch },
             layout: PerHeadLayout { together, each },
         };
-        Case { spec: Spec::EachHead(spec), launches: several() }
+        Case { spec: Spec::PerHeadLinear(spec), launches: several() }
     };
-    let rotation = rotation(turned, Pairing::Interleaved);
+    let rotation = rotation(rope_width, Pairing::Interleaved);
     let columns = LatentColumns {
-        queries_pitch: heads * turned + 2,
-        turned_first: 2,
-        latent_pitch: width + turned,
+        queries_pitch: heads * rope_width + 2,
+        q_rope_first: 2,
+        latent_pitch: width + rope_width,
         latent_first: 0,
-        key_pitch: width + turned,
+        key_pitch: width + rope_width,
         key_first: width,
     };
     let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
     let append = |prepare| Case {
-        spec: Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }),
+        spec: Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare }),
         launches: several(),
     };
     let attend = |prologue, launches| Case {
-        spec: Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: 0.3, prologue }),
+        spec: Spec::LatentAttend(LatentAttend { heads, width, rope_width, cache, scale: 0.3, prologue }),
         launches,
     };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
@@ -75,7 +75,7 @@ pub(crate) fn latents(format: Format, [heads, width, turned]: [usize; 3], cache:
     ];
     let own_norm = |gain, split| {
         let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
-        if let Spec::Project(project) = &mut case.spec {
+        if let Spec::Linear(project) = &mut case.spec {
             project.op.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
             project.layout.knobs =
                 Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.layout.knobs };

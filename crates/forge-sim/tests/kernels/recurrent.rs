@@ -46,9 +46,9 @@ pub(crate) fn chunks() -> Vec<Case> {
         chunks([2, 4, 10, 9], Some(1e-5), 16),
         chunks([1, 1, 36, 20], Some(1e-5), 8),
         chunks([1, 2, 16, 32], Some(1e-5), 32),
-        Case { spec: Spec::LetThrough(through), launches: vec![Launch::rows(3, 2)] },
+        Case { spec: Spec::GatedRmsNorm(through), launches: vec![Launch::rows(3, 2)] },
         Case {
-            spec: Spec::LetThrough(GatedRmsNorm { heads: 9, values: 32, pitch: 600, ..through }),
+            spec: Spec::GatedRmsNorm(GatedRmsNorm { heads: 9, values: 32, pitch: 600, ..through }),
             launches: vec![Launch::rows(2, 1)],
         },
     ]

@@ -111,7 +111,7 @@ fn activated(activation: Activation, x: f64) -> f64 {
 
 /// Runs every projection with each batch size.
 pub(crate) fn check(projections: &[LinearKernel], rows: &[usize]) {
-    let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Project).collect();
+    let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Linear).collect();
     let bench = Bench::new(&specs);
     let mut random = Random(1);
     for (index, it) in projections.iter().enumerate() {

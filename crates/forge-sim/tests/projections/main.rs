@@ -1,8 +1,8 @@
 //! Projections, embedding and token selection in the kernel checker, against plain f64.
 
 mod definition;
-mod each_head;
 mod embedding;
+mod per_head_linear;
 #[path = "../plain/mod.rs"]
 mod plain;
 

@@ -29,7 +29,7 @@ pub(crate) struct HeadNorm {
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
     /// Whether the norm follows RoPE instead of preceding it.
-    pub(crate) turned: bool,
+    pub(crate) after_rope: bool,
     /// Whether value heads are normalized too, without a gain.
     pub(crate) values: bool,
 }

@@ -3,7 +3,7 @@
 use crate::fuse::list::attention::Attend;
 use crate::fuse::list::experts::FusedRouting;
 use crate::fuse::list::linear::Linear;
-use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend};
+use crate::fuse::list::mla::{LatentAppend, LatentAttend, PerHeadLinear};
 use crate::fuse::list::recurrent::{Convolve, DeltaRule};
 use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
 use forge_ir::{Body, BodyId, Op};
@@ -12,7 +12,7 @@ use forge_ops::Format;
 impl Kind {
     /// An elementwise unary function.
     fn of(each: UnaryOp) -> Kind {
-        Kind::Elementwise(Function::Each(each))
+        Kind::Elementwise(Function::Unary(each))
     }
 }
 
@@ -27,11 +27,11 @@ impl Fused {
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
                 }
-                Op::Place { table } => Kind::Place { table: *table },
+                Op::PositionEmbedding { table } => Kind::PositionEmbedding { table: *table },
                 Op::LayerNorm { gain, bias, epsilon } => {
                     Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
-                Op::Linear { weight, bias } => Kind::Project(Linear::plain(*weight, *bias)),
+                Op::Linear { weight, bias } => Kind::Linear(Linear::plain(*weight, *bias)),
                 Op::Rotate { heads, rotation, .. } => {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
@@ -78,9 +78,11 @@ impl Fused {
                     gated: None,
                     prologue: None,
                 }),
-                Op::EachHead { weight, heads, turned } => {
-                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, turned: *turned })
-                }
+                Op::PerHeadLinear { weight, heads, transposed } => Kind::PerHeadLinear(PerHeadLinear {
+                    weight: *weight,
+                    heads: *heads,
+                    transposed: *transposed,
+                }),
                 Op::LatentAttention { heads, scale, cache } => {
                     let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
                     list.first("append", kind, inputs.split_off(2), 0);
@@ -93,13 +95,13 @@ impl Fused {
                 }
                 Op::Route(_) => Kind::Unplanned,
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
-                Op::Leave => Kind::Leave,
-                Op::Take { .. } => Kind::Take,
+                Op::StorePerLayerInputs => Kind::StorePerLayerInputs,
+                Op::PerLayerInput { .. } => Kind::PerLayerInput,
                 Op::Activate(activation) => Kind::of(UnaryOp::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(UnaryOp::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(UnaryOp::Scale(*factor)),
                 Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
-                    Kind::Elementwise(Function::Times)
+                    Kind::Elementwise(Function::ScaleRows)
                 }
                 Op::Multiply => Kind::Elementwise(Function::Multiply),
                 Op::Add => Kind::Elementwise(Function::Add),

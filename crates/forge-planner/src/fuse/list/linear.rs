@@ -42,7 +42,7 @@ pub(crate) enum Epilogue {
     /// The result is added to the second input, in place, with outputs for the deferred norm of the sum.
     AddSquares(Gain),
     /// The result is multiplied by the layer's columns of the per-layer inputs.
-    MultiplyTaken,
+    MultiplyPerLayerInput,
     /// Gated activation; outputs alternate gate and up.
     Gate(Activation),
     /// The result is the output; each threadgroup also writes its argmax.

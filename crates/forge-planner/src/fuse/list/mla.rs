@@ -6,13 +6,13 @@ use forge_ops::Rotation;
 
 /// Per-head linear: each head's matrix times its part of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct EachHead {
+pub(crate) struct PerHeadLinear {
     /// The matrices, stacked along rows.
     pub(crate) weight: ParamId,
     /// Number of heads.
     pub(crate) heads: usize,
     /// Whether the matrices are applied transposed.
-    pub(crate) turned: bool,
+    pub(crate) transposed: bool,
 }
 
 /// Appends latents and RoPE keys to the MLA cache. Without `prepare` its inputs are both, and it has no

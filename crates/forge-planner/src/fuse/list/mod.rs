@@ -15,7 +15,7 @@ pub(crate) mod recurrent;
 pub(crate) use crate::fuse::list::attention::{Attend, HeadNorm, RotateAppend};
 pub(crate) use crate::fuse::list::experts::{CombineInput, ExpertsInner, ExpertsSum, FusedRouting};
 pub(crate) use crate::fuse::list::linear::{Epilogue, InlineNorm, Linear};
-pub(crate) use crate::fuse::list::mla::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
+pub(crate) use crate::fuse::list::mla::{LatentAppend, LatentAttend, LatentPrepare, PerHeadLinear};
 pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, ParamId};
 use forge_ops::{Format, Rotation};
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
         leaves: Option<Gain>,
     },
     /// Learned position embedding, added in place.
-    Place {
+    PositionEmbedding {
         /// Position table.
         table: ParamId,
     },
@@ -94,7 +94,7 @@ pub(crate) enum Kind {
     /// Norm of the first input, added to the second in place.
     NormAdd(NormAdd),
     /// Linear: several weights applied to one input.
-    Project(Linear),
+    Linear(Linear),
     /// Columns of a wider value; no dispatch.
     Slice {
         /// First column.
@@ -119,7 +119,7 @@ pub(crate) enum Kind {
     /// appends to.
     Attend(Attend),
     /// Per-head linear: each head's matrix times its part of the value.
-    EachHead(EachHead),
+    PerHeadLinear(PerHeadLinear),
     /// Writes latents and RoPE keys to the MLA cache.
     LatentAppend(LatentAppend),
     /// MLA attention in absorbed form.
@@ -142,9 +142,9 @@ pub(crate) enum Kind {
         factor: ParamId,
     },
     /// The first input is the result; the second becomes the per-layer inputs. No dispatch.
-    Leave,
+    StorePerLayerInputs,
     /// Columns of the per-layer inputs.
-    Take,
+    PerLayerInput,
     /// An operation without a kernel.
     Unplanned,
 }
@@ -185,7 +185,7 @@ impl Kind {
     /// Whether it adds its result to its last input in place and has no other output.
     pub(crate) fn adds(&self) -> bool {
         match self {
-            Kind::Project(project) => project.ending == Epilogue::Add,
+            Kind::Linear(linear) => linear.ending == Epilogue::Add,
             Kind::NormAdd(norm) => norm.leaves.is_none(),
             Kind::ExpertsSum(sum) => sum.ending == CombineInput::Add,
             _ => false,
@@ -195,18 +195,18 @@ impl Kind {
     /// Makes it add its result to its last input in place.
     pub(crate) fn add(&mut self) {
         match self {
-            Kind::Project(project) => project.ending = Epilogue::Add,
+            Kind::Linear(linear) => linear.ending = Epilogue::Add,
             Kind::ExpertsSum(sum) => sum.ending = CombineInput::Add,
             _ => {}
         }
     }
 
     /// Makes it also write what the deferred norm of its sum needs.
-    pub(crate) fn leave(&mut self, gain: Gain) {
+    pub(crate) fn write_squares(&mut self, gain: Gain) {
         match self {
             Kind::Embed { leaves, .. } => *leaves = Some(gain),
             Kind::NormAdd(norm) => norm.leaves = Some(gain),
-            Kind::Project(project) => project.ending = Epilogue::AddSquares(gain),
+            Kind::Linear(linear) => linear.ending = Epilogue::AddSquares(gain),
             Kind::ExpertsSum(sum) => sum.ending = CombineInput::AddSquares(gain),
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Kind {
     /// The matrices that it multiplies its first input by, if it is a matrix multiplication.
     pub(crate) fn matrices(&self) -> Option<Vec<ParamId>> {
         match self {
-            Kind::Project(project) => Some(project.parts.iter().map(|part| part.0).collect()),
+            Kind::Linear(linear) => Some(linear.parts.iter().map(|part| part.0).collect()),
             Kind::ExpertsInner(inner) => Some(inner.stacks()),
             _ => None,
         }
@@ -224,7 +224,7 @@ impl Kind {
     /// Whether it performs the division of a deferred norm on its first input.
     pub(crate) fn divides(&self) -> bool {
         match self {
-            Kind::Project(project) => project.norm.is_some() || project.own_norm.is_some(),
+            Kind::Linear(linear) => linear.norm.is_some() || linear.own_norm.is_some(),
             Kind::ExpertsInner(inner) => inner.norm.is_some(),
             _ => false,
         }
@@ -233,7 +233,7 @@ impl Kind {
     /// Makes it perform the division of its input's norm.
     pub(crate) fn divide(&mut self, epsilon: f32) {
         match self {
-            Kind::Project(project) => project.norm = Some(epsilon),
+            Kind::Linear(linear) => linear.norm = Some(epsilon),
             Kind::ExpertsInner(inner) => inner.norm = Some(epsilon),
             _ => {}
         }
@@ -242,7 +242,7 @@ impl Kind {
     /// Folds a gain into its matrices.
     pub(crate) fn fold(&mut self, gain: Option<ParamId>) {
         match self {
-            Kind::Project(project) => project.folded = gain,
+            Kind::Linear(linear) => linear.folded = gain,
             Kind::ExpertsInner(inner) => inner.folded = gain,
             _ => {}
         }
@@ -275,14 +275,16 @@ impl Fused {
     /// Whether the value is the body's output, also if per-layer inputs are stored after it.
     pub(crate) fn flows_out(&self, value: Value) -> bool {
         match self.operations.last() {
-            Some(Operation { kind: Kind::Leave, inputs, .. }) if inputs[0] == value => true,
+            Some(Operation { kind: Kind::StorePerLayerInputs, inputs, .. }) if inputs[0] == value => true,
             last => last.is_some_and(|last| last.output == value),
         }
     }
 
     /// Whether the value becomes the per-layer inputs.
     pub(crate) fn is_aside(&self, value: Value) -> bool {
-        self.operations.last().is_some_and(|last| last.kind == Kind::Leave && last.inputs[1] == value)
+        self.operations
+            .last()
+            .is_some_and(|last| last.kind == Kind::StorePerLayerInputs && last.inputs[1] == value)
     }
 
     /// Number of readers of the value. The body's output counts as one.
@@ -318,7 +320,7 @@ impl Fused {
     ) -> Option<(usize, (ParamId, Option<ParamId>))> {
         let place = self.definition(value).filter(|_| self.uses(value) == uses)?;
         match &self.operations[place].kind {
-            Kind::Project(Linear { parts, each: None, ending: Epilogue::Store, .. }) => match parts[..] {
+            Kind::Linear(Linear { parts, each: None, ending: Epilogue::Store, .. }) => match parts[..] {
                 [part] => Some((place, part)),
                 _ => None,
             },
@@ -332,7 +334,7 @@ impl Fused {
     pub(crate) fn stored_product(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
         let stored = match &self.operations[place].kind {
-            Kind::Project(project) => project.parts.len() == 1 && project.ending == Epilogue::Store,
+            Kind::Linear(linear) => linear.parts.len() == 1 && linear.ending == Epilogue::Store,
             Kind::ExpertsSum(sum) => sum.ending == CombineInput::Store,
             _ => false,
         };

@@ -19,12 +19,12 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let (heads, of_gates) = (list.operations[product].output, list.operations[gates].output);
     list.widths[row.0] += list.widths[of_gates.0];
     let part = match &list.operations[gates].kind {
-        Kind::Project(project) => project.parts[0],
+        Kind::Linear(linear) => linear.parts[0],
         _ => return false,
     };
     list.operations[merged].name += "_gates";
-    if let Kind::Project(project) = &mut list.operations[merged].kind {
-        project.parts.push(part);
+    if let Kind::Linear(linear) = &mut list.operations[merged].kind {
+        linear.parts.push(part);
     }
     if let Kind::RotateAppend(prepared) = &mut list.operations[prepare].kind {
         prepared.brings = KvSource::KeysValuesAndGates;
@@ -80,13 +80,13 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
 /// The projection at an index, if it has no norm and no epilogue besides a unary function.
 fn plain(list: &Fused, place: usize) -> Option<&Linear> {
     match &list.operations[place].kind {
-        Kind::Project(project)
-            if project.layout == Layout::Rows
-                && project.ending == Epilogue::Store
-                && project.norm.is_none()
-                && project.own_norm.is_none() =>
+        Kind::Linear(linear)
+            if linear.layout == Layout::Rows
+                && linear.ending == Epilogue::Store
+                && linear.norm.is_none()
+                && linear.own_norm.is_none() =>
         {
-            Some(project)
+            Some(linear)
         }
         _ => None,
     }
@@ -109,9 +109,9 @@ mod tests {
             list.operations.push(Operation { name: name.to_owned(), kind, inputs, output });
             output
         };
-        let project = Kind::Project(Linear::plain(ParamId(6), bias));
-        let gates = add(&mut list, "output_gate", project, &[Value::INPUT]);
-        let sigmoid = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+        let linear = Kind::Linear(Linear::plain(ParamId(6), bias));
+        let gates = add(&mut list, "output_gate", linear, &[Value::INPUT]);
+        let sigmoid = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
         let opened = add(&mut list, "open_output", sigmoid, &[gates]);
         add(&mut list, "gated_heads", Kind::Elementwise(Function::Multiply), &[Value(6), opened]);
         assert!(unary_epilogue::rewrite(&mut list));
@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_projected_with_queries_and_attention_multiplies() {
+    fn attention_output_gates_are_projected_with_queries() {
         let mut list = gated(None);
         prepared(&mut list);
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%11 qkv_gates = project 0+1+2+6 Rows(%0)\n\
+            "%11 qkv_gates = linear 0+1+2+6 Rows(%0)\n\
              %12 rotate_append = rotate_append with gates(%11)\n\
              %10 heads = attend gated(%12, %11)\n"
         );
@@ -139,13 +139,13 @@ mod tests {
         assert!(attention_prologue::rewrite(&mut list, &attention_body(4)));
         assert_eq!(
             text(&list),
-            "%11 qkv_gates = project 0+1+2+6 Rows(%0)\n\
+            "%11 qkv_gates = linear 0+1+2+6 Rows(%0)\n\
              %10 heads = attend gated prologue with gates(%11, %11)\n"
         );
     }
 
     #[test]
-    fn other_formats_biases_and_readers_are_left_alone() {
+    fn other_formats_biases_and_readers_are_not_fused() {
         let left_alone = |mut list: Fused| {
             let before = text(&list);
             assert!(!rewrite(&mut list));

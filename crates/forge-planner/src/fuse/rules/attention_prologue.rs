@@ -62,26 +62,26 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, unturned};
+    use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, without_rope};
     use crate::fuse::rules::{qkv, rope_append};
 
     #[test]
-    fn attention_takes_the_preparation_in() {
+    fn rope_and_norms_are_fused_into_attention() {
         let mut list = attention(&Attention::default());
         assert!(qkv::rewrite(&mut list));
         assert!(rope_append::rewrite(&mut list));
         let mut wide = list.clone();
         assert!(rewrite(&mut list, &attention_body(4)));
-        assert_eq!(text(&list), "%8 qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
+        assert_eq!(text(&list), "%8 qkv = linear 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
         let before = text(&wide);
         assert!(!rewrite(&mut wide, &attention_body(4096)), "heads that wide have no room");
         assert_eq!(text(&wide), before);
     }
 
     #[test]
-    fn heads_that_do_not_turn_are_prepared_too() {
+    fn heads_without_rope_are_prepared_too() {
         for what in [Attention::default(), NORMED] {
-            let mut list = unturned(&what);
+            let mut list = without_rope(&what);
             assert!(qkv::rewrite(&mut list));
             assert!(rope_append::rewrite(&mut list));
             assert!(rewrite(&mut list, &attention_body(4)));
@@ -90,30 +90,30 @@ mod tests {
             assert_eq!(
                 text(&list),
                 format!(
-                    "%{queries} qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
+                    "%{queries} qkv = linear 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
                 )
             );
         }
     }
 
     #[test]
-    fn queries_that_need_nothing_are_left_alone() {
-        let mut list = unturned(&Attention::default());
+    fn unprepared_queries_are_not_changed() {
+        let mut list = without_rope(&Attention::default());
         let before = text(&list);
         assert!(!rewrite(&mut list, &attention_body(4)));
         assert_eq!(text(&list), before);
     }
 
     #[test]
-    fn queries_are_prepared_where_keys_and_values_are_appended_before() {
+    fn queries_are_prepared_after_earlier_appends() {
         let mut list = attention(&NORMED);
         let mut wide = list.clone();
         assert!(rewrite(&mut list, &attention_body(4)) && !rewrite(&mut list, &attention_body(4)));
         assert_eq!(
             text(&list),
-            "%1 query = project 0 Rows(%0)\n\
-             %2 key = project 1 Rows(%0)\n\
-             %3 value = project 2 Rows(%0)\n\
+            "%1 query = linear 0 Rows(%0)\n\
+             %2 key = linear 1 Rows(%0)\n\
+             %3 value = linear 2 Rows(%0)\n\
              %9 key_norm = norm 1 gain 5(%2)\n\
              %5 rotated_key = rotate(%9)\n\
              %7 append = append(%5, %3)\n\
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_that_others_read_are_left_alone() {
+    fn queries_with_other_readers_are_not_fused() {
         let mut list = attention(&Attention::default());
         list.operations[5].inputs[1] = list.operations[3].output;
         assert!(!rewrite(&mut list, &attention_body(4)));

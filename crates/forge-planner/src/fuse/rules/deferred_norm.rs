@@ -20,7 +20,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
             changed = true;
         }
     }
-    let ends = |body: usize| body == epilogue || last_can_leave(&lists[body]);
+    let ends = |body: usize| body == epilogue || last_can_write_squares(&lists[body]);
     let begins = |body: usize| body == prologue || first_norm(&lists[body]).is_some();
     if !(0..lists.len()).all(|body| ends(body) && begins(body)) {
         return changed;
@@ -36,7 +36,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     for (body, list) in lists.iter_mut().enumerate() {
         let left = if folded { Gain::Folded } else { Gain::Next };
         if let Some(place) = flows_out(list).filter(|_| body != epilogue) {
-            list.operations[place].kind.leave(left);
+            list.operations[place].kind.write_squares(left);
         }
     }
     true
@@ -48,14 +48,14 @@ pub(crate) fn inside(list: &mut Fused) -> bool {
         return false;
     };
     let gain = defer(list, norm);
-    list.operations[producer].kind.leave(gain.map_or(Gain::Folded, Gain::Own));
+    list.operations[producer].kind.write_squares(gain.map_or(Gain::Folded, Gain::Own));
     true
 }
 
 /// Index of the operation that computes the body's output, also if per-layer inputs are stored after it.
 fn flows_out(list: &Fused) -> Option<usize> {
     match list.operations.last()? {
-        Operation { kind: Kind::Leave, inputs, .. } => list.definition(inputs[0]),
+        Operation { kind: Kind::StorePerLayerInputs, inputs, .. } => list.definition(inputs[0]),
         last => list.definition(last.output),
     }
 }
@@ -103,7 +103,7 @@ fn first_norm(list: &Fused) -> Option<usize> {
 }
 
 /// Whether the last operation can write what a deferred norm needs.
-fn last_can_leave(list: &Fused) -> bool {
+fn last_can_write_squares(list: &Fused) -> bool {
     flows_out(list).is_some_and(|place| match list.operations[place].kind {
         Kind::Embed { .. } => true,
         _ => adds_alone(list, place),
@@ -143,35 +143,35 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn no_norm_is_left_and_producers_leave_what_their_readers_need() {
+    fn all_norms_are_deferred_to_producers() {
         let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
         assert_eq!(
             text,
             "%1 stream = embed 0 squares next(%0)\n\
-             %2 in_a = project 1 Rows / rms(%0)\n\
-             %4 out_a = project 2 Rows add squares 3(%2, %0)\n\
-             %6 in_b = project 4 Rows / rms(%4)\n\
-             %8 out_b = project 5 Rows add squares next(%6, %4)\n\
-             %2 logits = project 1 Rows / rms(%0)\n"
+             %2 in_a = linear 1 Rows / rms(%0)\n\
+             %4 out_a = linear 2 Rows add squares 3(%2, %0)\n\
+             %6 in_b = linear 4 Rows / rms(%4)\n\
+             %8 out_b = linear 5 Rows add squares next(%6, %4)\n\
+             %2 logits = linear 1 Rows / rms(%0)\n"
         );
     }
 
     #[test]
-    fn with_folded_gains_readers_take_the_stream() {
+    fn folded_gains_remove_the_norm() {
         let text = decode(&graph(false, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
         assert_eq!(
             text,
             "%1 stream = embed 0 squares folded(%0)\n\
-             %2 in_a = project 1 Rows folded 0 / rms(%0)\n\
-             %4 out_a = project 2 Rows add squares folded(%2, %0)\n\
-             %6 in_b = project 4 Rows folded 3 / rms(%4)\n\
-             %8 out_b = project 5 Rows add squares folded(%6, %4)\n\
-             %2 logits = project 1 Rows folded 0 / rms(%0)\n"
+             %2 in_a = linear 1 Rows folded 0 / rms(%0)\n\
+             %4 out_a = linear 2 Rows add squares folded(%2, %0)\n\
+             %6 in_b = linear 4 Rows folded 3 / rms(%4)\n\
+             %8 out_b = linear 5 Rows add squares folded(%6, %4)\n\
+             %2 logits = linear 1 Rows folded 0 / rms(%0)\n"
         );
     }
 
     #[test]
-    fn sums_by_themselves_leave_nothing() {
+    fn residual_fusion_alone_writes_no_partial_squares() {
         let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::Residual]);
         assert!(!text.contains("squares") && text.matches("= norm").count() == 3, "{text}");
     }

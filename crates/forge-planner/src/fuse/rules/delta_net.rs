@@ -19,15 +19,15 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let width = |values: &[Value]| values.iter().map(|value| list.widths[value.0]).sum();
     let (all, convolved) = (width(&fit.sources), width(&fit.sources[..3]));
     let [all, convolved] = [all, convolved].map(|width| list.new_value(width));
-    let mut project = Linear::plain(fit.weights[0].0, None);
-    project.parts = fit.weights;
+    let mut linear = Linear::plain(fit.weights[0].0, None);
+    linear.parts = fit.weights;
     let operation =
         |name: &str, kind, inputs, output| Operation { name: name.to_owned(), kind, inputs, output };
     let convolve = Kind::Convolve(Convolve { parts: fit.taps, activation: Some(Activation::Silu) });
     let ends = list.definition(fit.output).unwrap_or(0);
     list.operations[ends] = operation("heads", Kind::DeltaRule(fit.rule), vec![convolved, all], fit.output);
     list.operations.insert(ends, operation("convolved", convolve, vec![all], convolved));
-    list.operations.insert(ends, operation("inputs", Kind::Project(project), vec![fit.input], all));
+    list.operations.insert(ends, operation("inputs", Kind::Linear(linear), vec![fit.input], all));
     list.operations.retain(|operation| !fit.gone.contains(&operation.output));
     true
 }
@@ -48,7 +48,7 @@ struct Fit {
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let operation = &list.operations[place];
     let Kind::DeltaRule(rule) = &operation.kind else { return None };
-    let [query, key, value, time, strength] = operation.inputs[..] else { return None };
+    let [query, key, value, dt, beta] = operation.inputs[..] else { return None };
     let mut gone = vec![operation.output];
     let mut taps = Vec::new();
     let mut convolved = |value: Value| {
@@ -60,13 +60,13 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         (list.uses(activated) == 1).then_some(convolve.inputs[0])
     };
     let [query, key, value] = [convolved(query)?, convolved(key)?, convolved(value)?];
-    gone.push(strength);
-    let strength = activated(list, strength, Activation::Sigmoid)?;
+    gone.push(beta);
+    let beta = activated(list, beta, Activation::Sigmoid)?;
 
     let only_reader = |value: Value| list.readers(value).next().filter(|_| list.uses(value) == 1);
     let norm = only_reader(operation.output)?;
     let gated = match norm.kind {
-        Kind::Norm { gain: Some(gain), parts, epsilon } if parts == list.widths[time.0] => {
+        Kind::Norm { gain: Some(gain), parts, epsilon } if parts == list.widths[dt.0] => {
             Gated { gain, epsilon }
         }
         _ => return None,
@@ -76,7 +76,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let gate = activated(list, open, Activation::Silu)?;
     gone.extend([norm.output, open]);
 
-    let sources = [query, key, value, gate, strength, time];
+    let sources = [query, key, value, gate, beta, dt];
     let projections: Vec<_> =
         sources.iter().map(|value| list.plain_projection(*value)).collect::<Option<_>>()?;
     let input = list.operations[projections[0].0].inputs[0];
@@ -95,7 +95,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 /// The input of this activation, if the activation alone defines the value and the value has one reader.
 fn activated(list: &Fused, value: Value, activation: Activation) -> Option<Value> {
     let operation = &list.operations[list.definition(value)?];
-    let fits = operation.kind == Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)))
+    let fits = operation.kind == Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation)))
         && list.uses(value) == 1;
     fits.then(|| operation.inputs[0])
 }
@@ -108,7 +108,7 @@ pub(crate) mod tests {
 
     /// A mixer of two heads: queries, keys and values have widths 4, 4 and 6.
     pub(crate) fn mixer() -> Fused {
-        let activate = |activation| Kind::Elementwise(Function::Each(UnaryOp::Activate(activation)));
+        let activate = |activation| Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation)));
         let convolve = |taps| {
             let parts = vec![(ParamId(taps), ParamId(taps + 1))];
             Kind::Convolve(Convolve { parts, activation: None })
@@ -129,15 +129,15 @@ pub(crate) mod tests {
                 ("key", projection(1), &[0], 2),
                 ("value", projection(2), &[0], 3),
                 ("gate", projection(3), &[0], 4),
-                ("strength", projection(4), &[0], 5),
-                ("time", projection(5), &[0], 6),
+                ("beta", projection(4), &[0], 5),
+                ("dt", projection(5), &[0], 6),
                 ("convolved_query", convolve(6), &[1], 7),
                 ("activated_query", activate(Activation::Silu), &[7], 8),
                 ("convolved_key", convolve(8), &[2], 9),
                 ("activated_key", activate(Activation::Silu), &[9], 10),
                 ("convolved_value", convolve(10), &[3], 11),
                 ("activated_value", activate(Activation::Silu), &[11], 12),
-                ("strengths", activate(Activation::Sigmoid), &[5], 13),
+                ("beta_sigmoid", activate(Activation::Sigmoid), &[5], 13),
                 ("heads", Kind::DeltaRule(rule), &[8, 10, 12, 6, 13], 14),
                 ("normed_heads", norm, &[14], 15),
                 ("open_gate", activate(Activation::Silu), &[4], 16),
@@ -149,29 +149,29 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_mixer_is_a_projection_a_convolution_and_a_rule() {
+    fn gated_delta_net_is_projection_convolution_and_delta_rule() {
         let mut list = mixer();
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%19 inputs = project 0+1+2+3+4+5 Rows(%0)\n\
+            "%19 inputs = linear 0+1+2+3+4+5 Rows(%0)\n\
              %20 convolved = convolve 6+8+10(%19)\n\
              %17 heads = delta_rule gated(%20, %19)\n\
-             %18 output = project 16 Rows(%17)\n"
+             %18 output = linear 16 Rows(%17)\n"
         );
         assert_eq!([list.widths[19], list.widths[20]], [24, 14]);
         assert!(!rewrite(&mut list));
     }
 
     #[test]
-    fn what_is_no_whole_mixer_is_left_alone() {
+    fn incomplete_mixers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 6] = [
             &|list| list.formats = vec![Format::Q4_0, Format::Q8_0],
             // Another activation, another input, a second reader, a norm that is not per head, and one
             // without a gain.
             &|list| {
                 list.operations[15].kind =
-                    Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+                    Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
             },
             &|list| list.operations[5].inputs = vec![Value(1)],
             &|list| list.operations[17].inputs = vec![Value(17), Value(12)],

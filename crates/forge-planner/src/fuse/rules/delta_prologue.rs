@@ -31,16 +31,16 @@ mod tests {
     use crate::fuse::rules::tests::text;
 
     #[test]
-    fn a_rule_takes_the_convolution_in() {
+    fn convolutions_are_fused_into_the_delta_rule() {
         let mut list = delta_net::tests::mixer();
         assert!(!rewrite(&mut list), "nothing is side by side yet");
         assert!(delta_net::rewrite(&mut list));
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%19 inputs = project 0+1+2+3+4+5 Rows(%0)\n\
+            "%19 inputs = linear 0+1+2+3+4+5 Rows(%0)\n\
              %17 heads = delta_rule gated convolve 6+8+10(%19)\n\
-             %18 output = project 16 Rows(%17)\n"
+             %18 output = linear 16 Rows(%17)\n"
         );
     }
 }

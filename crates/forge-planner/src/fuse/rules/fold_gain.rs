@@ -84,26 +84,26 @@ mod tests {
     const OTHERS: [Fusion; 3] = [Fusion::DeferredNorm, Fusion::HeadArgmax, Fusion::Residual];
 
     #[test]
-    fn gains_go_into_the_weights_after_them() {
+    fn gains_are_folded_into_the_next_weights() {
         let text = decode(&graph(false, Format::F32), Quant::Keep, &OTHERS);
         assert_eq!(
             text,
             "%1 stream = embed 0(%0)\n\
              %1 norm_a = norm 1(%0)\n\
-             %2 in_a = project 1 Rows folded 0(%1)\n\
-             %3 out_a = project 2 Rows(%2)\n\
+             %2 in_a = linear 1 Rows folded 0(%1)\n\
+             %3 out_a = linear 2 Rows(%2)\n\
              %4 stream = add(%0, %3)\n\
              %5 norm_b = norm 1(%4)\n\
-             %6 in_b = project 4 Rows folded 3(%5)\n\
-             %7 out_b = project 5 Rows(%6)\n\
+             %6 in_b = linear 4 Rows folded 3(%5)\n\
+             %7 out_b = linear 5 Rows(%6)\n\
              %8 stream = add(%4, %7)\n\
              %1 norm = norm 1(%0)\n\
-             %2 logits = project 1 Rows folded 0(%1)\n"
+             %2 logits = linear 1 Rows folded 0(%1)\n"
         );
     }
 
     #[test]
-    fn formats_decide_and_a_tied_head_keeps_every_gain() {
+    fn gains_fold_unless_formats_or_tied_heads_prevent_it() {
         let folds =
             |tied, format, quant| decode(&graph(tied, format), quant, &OTHERS).matches("folded").count();
         assert_eq!(folds(false, Format::Bf16, Quant::To(Format::Q4_0)), 3);

@@ -44,7 +44,7 @@ mod tests {
     use forge_ir::Groups;
 
     #[test]
-    fn experts_take_the_choice_in() {
+    fn routing_is_fused_into_experts() {
         let mut list = list(routed(None), &[8, 4, 4, 12, 8]);
         let chooses = |list: &Fused| (0..5).filter(|value| list.chooses(Value(*value))).collect::<Vec<_>>();
         assert_eq!(chooses(&list), [1], "the router's logits");
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(chooses(&list), [1], "they are still");
         assert_eq!(
             text(&list),
-            "%1 router = project 0 Rows(%0)\n\
+            "%1 router = linear 0 Rows(%0)\n\
              %3 inner = experts 1+2 choose %2(%0, %1)\n\
              %4 routed = experts 3(%3, %2)\n"
         );
@@ -60,13 +60,13 @@ mod tests {
     }
 
     #[test]
-    fn so_they_do_among_groups() {
+    fn grouped_routing_is_fused_into_experts() {
         let mut of_groups = list(routed(Some(Groups { count: 2, kept: 1, best: 1 })), &[8, 4, 4, 12, 8]);
         assert!(rewrite(&mut of_groups));
     }
 
     #[test]
-    fn other_readers_are_left_alone() {
+    fn other_readers_prevent_fusion() {
         let mut operations = routed(None);
         operations.push(("again", projection(4), &[2], 5));
         assert!(!rewrite(&mut list(operations, &[8, 4, 4, 12, 8, 8])));

@@ -12,7 +12,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
     let Some((place, fit)) = fit else { return false };
     let operation = &mut list.operations[place];
-    operation.kind = Kind::Project(fit.project);
+    operation.kind = Kind::Linear(fit.linear);
     operation.inputs = vec![fit.input];
     operation.name = "gate_up".to_owned();
     let mut gone = fit.gone;
@@ -24,7 +24,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 }
 
 struct Fit {
-    project: Linear,
+    linear: Linear,
     input: Value,
     gone: Vec<usize>,
 }
@@ -38,7 +38,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let activated = |value| {
         let place = list.definition(value)?;
         match list.operations[place].kind {
-            Kind::Elementwise(Function::Each(UnaryOp::Activate(activation))) if list.uses(value) == 1 => {
+            Kind::Elementwise(Function::Unary(UnaryOp::Activate(activation))) if list.uses(value) == 1 => {
                 Some((place, activation))
             }
             _ => None,
@@ -55,11 +55,11 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     if list.operations[up_place].inputs[0] != input || !alike {
         return None;
     }
-    let mut project = Linear::plain(gate.0, None);
-    project.parts = vec![gate, up];
-    project.layout = Layout::Alternate;
-    project.ending = Epilogue::Gate(activation);
-    Some(Fit { project, input, gone: vec![activate, gate_place, up_place] })
+    let mut linear = Linear::plain(gate.0, None);
+    linear.parts = vec![gate, up];
+    linear.layout = Layout::Alternate;
+    linear.ending = Epilogue::Gate(activation);
+    Some(Fit { linear, input, gone: vec![activate, gate_place, up_place] })
 }
 
 #[cfg(test)]
@@ -71,11 +71,11 @@ mod tests {
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
         let mut up = Linear::plain(ParamId(1), None);
         up.parts[0].1 = up_bias.then_some(ParamId(2));
-        let activate = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Silu)));
+        let activate = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Silu)));
         list(
             vec![
                 ("gate", projection(0), &[0], 1),
-                ("up", Kind::Project(up), &[up_input], 2),
+                ("up", Kind::Linear(up), &[up_input], 2),
                 ("act", activate, &[1], 3),
                 ("inner", Kind::Elementwise(Function::Multiply), &[3, 2], 4),
                 ("down", projection(3), &[4], 5),
@@ -85,18 +85,15 @@ mod tests {
     }
 
     #[test]
-    fn two_projections_and_an_activation_become_one() {
+    fn gate_up_and_activation_become_one_step() {
         let mut list = feed_forward(0, false);
         assert!(rewrite(&mut list));
-        assert_eq!(
-            text(&list),
-            "%4 gate_up = project 0+1 Alternate gate(%0)\n%5 down = project 3 Rows(%4)\n"
-        );
+        assert_eq!(text(&list), "%4 gate_up = linear 0+1 Alternate gate(%0)\n%5 down = linear 3 Rows(%4)\n");
         assert!(!rewrite(&mut list));
     }
 
     #[test]
-    fn different_inputs_or_formats_or_one_bias_are_left_alone() {
+    fn other_inputs_formats_and_biases_are_not_fused() {
         let mut of_two_formats = feed_forward(0, false);
         of_two_formats.formats = vec![Format::Q4_0, Format::Q8_0];
         for mut list in [feed_forward(1, false), feed_forward(0, true), of_two_formats] {

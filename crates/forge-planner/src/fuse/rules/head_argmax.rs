@@ -8,8 +8,8 @@ use crate::fuse::list::{Epilogue, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     match list.operations.last_mut().map(|operation| &mut operation.kind) {
-        Some(Kind::Project(project)) if project.ending == Epilogue::Store && project.parts.len() == 1 => {
-            project.ending = Epilogue::Best;
+        Some(Kind::Linear(linear)) if linear.ending == Epilogue::Store && linear.parts.len() == 1 => {
+            linear.ending = Epilogue::Best;
             true
         }
         _ => false,
@@ -23,10 +23,10 @@ mod tests {
     use crate::fuse::rules::tests::{list, projection, text};
 
     #[test]
-    fn the_last_projection_leaves_its_best() {
+    fn the_head_writes_argmax_candidates() {
         let mut head = list(vec![("logits", projection(0), &[0], 1)], &[4, 9]);
         assert!(rewrite(&mut head));
-        assert_eq!(text(&head), "%1 logits = project 0 Rows best(%0)\n");
+        assert_eq!(text(&head), "%1 logits = linear 0 Rows best(%0)\n");
         assert!(!rewrite(&mut head));
         let add = Kind::Elementwise(Function::Add);
         let mut other = list(vec![("logits", projection(0), &[0], 1), ("sum", add, &[1, 1], 2)], &[4, 9, 9]);

@@ -7,16 +7,16 @@
 use crate::fuse::list::{Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
-    let Some((gate, project)) = (0..list.operations.len()).find_map(|place| fits(list, place)) else {
+    let Some((gate, linear)) = (0..list.operations.len()).find_map(|place| fits(list, place)) else {
         return false;
     };
-    let x = list.operations[project].inputs[0];
+    let x = list.operations[linear].inputs[0];
     let gated = list.new_value(list.widths[x.0]);
-    let mut projection = list.operations.remove(project);
-    let times = &mut list.operations[gate - 1];
+    let mut projection = list.operations.remove(linear);
+    let multiply = &mut list.operations[gate - 1];
     projection.inputs[0] = gated;
-    projection.output = std::mem::replace(&mut times.output, gated);
-    times.inputs[0] = x;
+    projection.output = std::mem::replace(&mut multiply.output, gated);
+    multiply.inputs[0] = x;
     list.operations.insert(gate, projection);
     true
 }
@@ -24,11 +24,11 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 /// Indices of a product with a scalar per row, and of the projection before it.
 fn fits(list: &Fused, gate: usize) -> Option<(usize, usize)> {
     let operation = &list.operations[gate];
-    if operation.kind != Kind::Elementwise(Function::Times) {
+    if operation.kind != Kind::Elementwise(Function::ScaleRows) {
         return None;
     }
-    let (project, (_, bias)) = list.plain_projection(operation.inputs[0])?;
-    (bias.is_none() && operation.inputs[1] != operation.inputs[0]).then_some((gate, project))
+    let (linear, (_, bias)) = list.plain_projection(operation.inputs[0])?;
+    (bias.is_none() && operation.inputs[1] != operation.inputs[0]).then_some((gate, linear))
 }
 
 #[cfg(test)]
@@ -39,31 +39,31 @@ mod tests {
     use forge_ir::ParamId;
 
     fn gated(bias: bool) -> Fused {
-        let down = Kind::Project(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
+        let down = Kind::Linear(Linear::plain(ParamId(0), bias.then_some(ParamId(2))));
         list(
             vec![
                 ("down", down, &[1], 2),
                 ("gate", projection(1), &[0], 3),
-                ("shared", Kind::Elementwise(Function::Times), &[2, 3], 4),
+                ("shared", Kind::Elementwise(Function::ScaleRows), &[2, 3], 4),
             ],
             &[8, 6, 8, 1, 8],
         )
     }
 
     #[test]
-    fn a_gate_goes_before_the_projection() {
+    fn gates_move_before_the_projection() {
         let mut list = gated(false);
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%3 gate = project 1 Rows(%0)\n%5 shared = times(%1, %3)\n%4 down = project 0 Rows(%5)\n"
+            "%3 gate = linear 1 Rows(%0)\n%5 shared = scale rows(%1, %3)\n%4 down = linear 0 Rows(%5)\n"
         );
         assert_eq!(list.widths[5], 6);
         assert!(!rewrite(&mut list));
     }
 
     #[test]
-    fn a_bias_is_gated_too_and_stays_before_the_gate() {
+    fn a_bias_precedes_the_gate() {
         assert!(!rewrite(&mut gated(true)));
     }
 }

@@ -16,10 +16,10 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let Kind::Norm { gain, epsilon, .. } = norm.kind else { return false };
     for operation in &mut list.operations {
         if operation.reads_first(norm.output)
-            && let Kind::Project(project) = &mut operation.kind
+            && let Kind::Linear(linear) = &mut operation.kind
         {
             operation.inputs[0] = norm.inputs[0];
-            project.own_norm = Some(InlineNorm { gain, epsilon });
+            linear.own_norm = Some(InlineNorm { gain, epsilon });
         }
     }
     true
@@ -32,14 +32,14 @@ fn fits(list: &Fused, place: usize) -> bool {
         Some(operation) => match &operation.kind {
             // The first columns only: a projection reads x from column 0.
             Kind::Slice { first: 0 } => true,
-            Kind::Project(project) => project.ending == Epilogue::Store,
+            Kind::Linear(linear) => linear.ending == Epilogue::Store,
             Kind::NormAdd(sum) => sum.leaves.is_none(),
             _ => false,
         },
         None => false,
     };
     let takes = |kind: &Kind| match kind {
-        Kind::Project(project) => project.norm.is_none() && project.own_norm.is_none(),
+        Kind::Linear(linear) => linear.norm.is_none() && linear.own_norm.is_none(),
         _ => false,
     };
     let reads = |operation: &Operation| operation.inputs.contains(&norm.output);
@@ -65,20 +65,20 @@ mod tests {
             ("latent", projection(0), &[0], 1),
             ("normed", norm, &[1], 2),
             ("query", projection(2), &[2], 3),
-            ("turned_query", reader, &[2], 4),
+            ("rope_query", reader, &[2], 4),
         ];
         list(operations, &[8; 5])
     }
 
     #[test]
-    fn projections_norm_what_they_read() {
+    fn projections_inline_norms() {
         let mut list = normed(projection(3));
         assert!(rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%1 latent = project 0 Rows(%0)\n\
-             %3 query = project 2 Rows / own rms 1(%1)\n\
-             %4 turned_query = project 3 Rows / own rms 1(%1)\n"
+            "%1 latent = linear 0 Rows(%0)\n\
+             %3 query = linear 2 Rows / own rms 1(%1)\n\
+             %4 rope_query = linear 3 Rows / own rms 1(%1)\n"
         );
     }
 
@@ -96,21 +96,21 @@ mod tests {
             ("mlp_norm", norm(2), &[2], 3),
             ("gate_up", projection(3), &[3], 4),
             ("router_norm", norm(5), &[2], 5),
-            ("router", Kind::Project(router), inputs, 6),
+            ("router", Kind::Linear(router), inputs, 6),
         ];
         list(operations, &[8; 7])
     }
 
     #[test]
-    fn of_several_norms_of_a_sum_projections_do_theirs_until_something_is_added() {
+    fn projections_inline_norms_until_the_stream_changes() {
         let mut list = of_a_sum(Epilogue::Store);
         while rewrite(&mut list) {}
         assert_eq!(
             text(&list),
-            "%1 output = project 0 Rows(%0)\n\
+            "%1 output = linear 0 Rows(%0)\n\
              %2 stream = norm add gain 1(%1, %0)\n\
-             %4 gate_up = project 3 Rows / own rms 2(%2)\n\
-             %6 router = project 4 Rows / own rms 5(%2)\n"
+             %4 gate_up = linear 3 Rows / own rms 2(%2)\n\
+             %6 router = linear 4 Rows / own rms 5(%2)\n"
         );
         let mut added = of_a_sum(Epilogue::Add);
         while rewrite(&mut added) {}
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_readers_and_norms_of_the_stream_are_left_alone() {
+    fn other_readers_and_stream_norms_are_not_fused() {
         let mut rotated = normed(Kind::Slice { first: 0 });
         assert!(!rewrite(&mut rotated));
         let mut of_stream = normed(projection(3));

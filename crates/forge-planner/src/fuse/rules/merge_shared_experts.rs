@@ -24,8 +24,8 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         return false;
     };
     let Fit { network, places: Places { router, route, inner, sum }, count } = fit;
-    if let Kind::Project(project) = &mut list.operations[router].kind {
-        project.parts.extend(network.gate.map(|gate| (gate, None)));
+    if let Kind::Linear(linear) = &mut list.operations[router].kind {
+        linear.parts.extend(network.gate.map(|gate| (gate, None)));
     }
     if let Kind::Route(choice) = &mut list.operations[route].kind {
         (choice.shared, choice.gated) = (count, network.gate.is_some());
@@ -102,7 +102,7 @@ fn fits(list: &Fused, add: usize) -> Option<Fit> {
 /// The network that computes a value, if the value and all intermediate values have no other reader.
 fn network(list: &Fused, result: Value) -> Option<Network> {
     let once = |value| list.definition_for_one(value);
-    let times = once(result).filter(|place| list.operations[*place].kind == TIMES);
+    let times = once(result).filter(|place| list.operations[*place].kind == SCALE_ROWS);
     let (made, gate) = match times.map(|place| &list.operations[place].inputs[..]) {
         None => (result, None),
         Some([made, gate]) => (*made, Some(*gate)),
@@ -111,8 +111,7 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
     let (down, (down_weight, None)) = list.plain_projection(made)? else { return None };
     let inward = once(list.operations[down].inputs[0])?;
     let (input, width) = (list.operations[inward].inputs[0], list.widths[list.operations[inward].output.0]);
-    let Kind::Project(Linear { parts, layout: Layout::Alternate, ending, .. }) =
-        &list.operations[inward].kind
+    let Kind::Linear(Linear { parts, layout: Layout::Alternate, ending, .. }) = &list.operations[inward].kind
     else {
         return None;
     };
@@ -125,11 +124,11 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
         None => None,
         Some(gate) => {
             let open = once(gate).filter(|place| list.operations[*place].kind == OPEN)?;
-            let (project, (weight, None)) = list.plain_projection(list.operations[open].inputs[0])? else {
+            let (linear, (weight, None)) = list.plain_projection(list.operations[open].inputs[0])? else {
                 return None;
             };
-            gone.extend([open, project]);
-            (list.operations[project].inputs[0] == input).then_some(weight)
+            gone.extend([open, linear]);
+            (list.operations[linear].inputs[0] == input).then_some(weight)
         }
     };
     let is_gated = times.is_some();
@@ -137,9 +136,9 @@ fn network(list: &Fused, result: Value) -> Option<Network> {
     (is_gated == network.gate.is_some()).then_some(network)
 }
 
-const TIMES: Kind = Kind::Elementwise(Function::Times);
+const SCALE_ROWS: Kind = Kind::Elementwise(Function::ScaleRows);
 
-const OPEN: Kind = Kind::Elementwise(Function::Each(UnaryOp::Activate(Activation::Sigmoid)));
+const OPEN: Kind = Kind::Elementwise(Function::Unary(UnaryOp::Activate(Activation::Sigmoid)));
 
 /// Indices of the experts whose sum is `routed`, and the number of experts that the network becomes, if it
 /// can be merged.
@@ -216,8 +215,8 @@ mod tests {
 
     fn with_shared(what: &SharedExpert) -> Fused {
         let mut operations = routed(None);
-        let activate = |of| Kind::Elementwise(Function::Each(UnaryOp::Activate(of)));
-        let down = Kind::Project(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
+        let activate = |of| Kind::Elementwise(Function::Unary(UnaryOp::Activate(of)));
+        let down = Kind::Linear(Linear::plain(ParamId(6), what.bias.then_some(ParamId(8))));
         operations.extend([
             ("gate", projection(4), what.inputs[0], 5),
             ("up", projection(5), what.inputs[0], 6),
@@ -229,7 +228,7 @@ mod tests {
             operations.extend([
                 ("shared_gate", projection(7), what.inputs[1], 10),
                 ("gated", activate(Activation::Sigmoid), &[10], 11),
-                ("shared", TIMES, &[9, 11], 12),
+                ("shared", SCALE_ROWS, &[9, 11], 12),
             ]);
         }
         let both: &[usize] = if what.gated { &[4, 12] } else { &[4, 9] };
@@ -243,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_as_many_experts_as_it_is_wide() {
+    fn shared_experts_become_experts_of_equal_width() {
         for (width, chosen, text_of) in [(6, 3, "and 1"), (12, 4, "and 2"), (18, 5, "and 3")] {
             let mut list = with_shared(&SharedExpert { width, ..PLAIN });
             assert!(rewrite(&mut list));
             assert_eq!(
                 text(&list),
                 format!(
-                    "%1 router = project 0 Rows(%0)\n\
+                    "%1 router = linear 0 Rows(%0)\n\
                      %2 weights = route {text_of}(%1)\n\
                      %3 inner = experts 1+2+4+5(%0, %2)\n\
                      %13 routed = experts 3+6(%3, %2)\n"
@@ -262,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn its_gate_is_one_more_logit() {
+    fn shared_expert_gates_are_one_more_router_logit() {
         let mut list = with_shared(&SharedExpert { gated: true, ..PLAIN });
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%1 router = project 0+7 Rows(%0)\n\
+            "%1 router = linear 0+7 Rows(%0)\n\
              %2 weights = route and 2 gated(%1)\n\
              %3 inner = experts 1+2+4+5(%0, %2)\n\
              %13 routed = experts 3+6(%3, %2)\n"
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_one_matrix_is_left_alone() {
+    fn unstackable_matrices_are_not_merged() {
         let stored = |at: usize, format| {
             let mut formats = [Format::F32; 8];
             formats[at] = format;

@@ -9,14 +9,14 @@ use crate::fuse::list::{Fused, Kind, LatentAppend, LatentPrepare, Operation, Val
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| Some((place, fits(list, place)?)));
     let Some((place, fit)) = fit else { return false };
-    let turned = list.new_value(list.widths[fit.inputs[0].0]);
+    let q_rope = list.new_value(list.widths[fit.inputs[0].0]);
     list.operations[place] = Operation {
         name: "latent_append".to_owned(),
         kind: Kind::LatentAppend(fit.append),
         inputs: fit.inputs.to_vec(),
-        output: turned,
+        output: q_rope,
     };
-    list.operations[place + 1].inputs[1] = turned;
+    list.operations[place + 1].inputs[1] = q_rope;
     list.operations.retain(|operation| !fit.gone.contains(&operation.output));
     true
 }
@@ -35,13 +35,13 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let (Kind::LatentAttend(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
     let [latent, key] = append.inputs[..] else { return None };
     let only = |value| list.definition_for_one(value);
-    let turned = |value: Value| match &list.operations[only(value)?] {
+    let rope = |value: Value| match &list.operations[only(value)?] {
         Operation { kind: Kind::Rotate { heads, rotation }, inputs, .. } => {
             Some((*heads, rotation, inputs[0]))
         }
         _ => None,
     };
-    let ((heads, rotation, from_query), (1, of_key, from_key)) = (turned(*query)?, turned(key)?) else {
+    let ((heads, rotation, from_query), (1, of_key, from_key)) = (rope(*query)?, rope(key)?) else {
         return None;
     };
     let norm = &list.operations[only(latent)?];
@@ -57,28 +57,30 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::fuse::list::{EachHead, LatentAttend};
+    use crate::fuse::list::{LatentAttend, PerHeadLinear};
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::{Pairing, ParamId, Rotation};
 
     /// MLA with 2 heads: 3 channels without RoPE, 2 with RoPE, values of 3, latents of 5. Queries are
     /// projected from the input, or from query latents of 4.
     pub(crate) fn mixer(of_latents: bool) -> Fused {
-        let turn =
+        let rotation =
             Rotation { frequencies: vec![1.0].into(), pairing: Pairing::Half, magnitude: 1.0, long: None };
-        let rotate = |heads| Kind::Rotate { heads, rotation: turn.clone() };
+        let rotate = |heads| Kind::Rotate { heads, rotation: rotation.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
-        let each = |weight, turned| Kind::EachHead(EachHead { weight: ParamId(weight), heads: 2, turned });
+        let each = |weight, transposed| {
+            Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
+        };
         let append = Kind::LatentAppend(LatentAppend { cache: ParamId(9), prepare: None });
         let (cache, prologue) = (ParamId(9), None);
         let attend = Kind::LatentAttend(LatentAttend { heads: 2, scale: 0.5, cache, prologue });
         let from: &[usize] = if of_latents { &[2] } else { &[0] };
         let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
             ("query", projection(2), from, 3),
-            ("turned_query", projection(3), from, 4),
+            ("rope_query", projection(3), from, 4),
             ("rotated_query", rotate(2), &[4], 5),
             ("latent", projection(4), &[0], 6),
-            ("turned_key", projection(5), &[0], 7),
+            ("rope_key", projection(5), &[0], 7),
             ("normed_latent", norm(6), &[6], 8),
             ("rotated_key", rotate(1), &[7], 9),
             ("latent_query", each(7, true), &[3], 10),
@@ -95,27 +97,27 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_prepares_a_row_and_its_append_are_one() {
+    fn preparation_and_append_become_one_step() {
         let mut list = mixer(false);
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%3 query = project 2 Rows(%0)\n\
-             %4 turned_query = project 3 Rows(%0)\n\
-             %6 latent = project 4 Rows(%0)\n\
-             %7 turned_key = project 5 Rows(%0)\n\
-             %10 latent_query = each_head turned 7(%3)\n\
+            "%3 query = linear 2 Rows(%0)\n\
+             %4 rope_query = linear 3 Rows(%0)\n\
+             %6 latent = linear 4 Rows(%0)\n\
+             %7 rope_key = linear 5 Rows(%0)\n\
+             %10 latent_query = per_head_linear transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
-             %12 heads = each_head 8(%11)\n\
-             %13 output = project 10 Rows(%12)\n"
+             %12 heads = per_head_linear 8(%11)\n\
+             %13 output = linear 10 Rows(%12)\n"
         );
         assert_eq!(list.widths[15], 4);
         assert!(!rewrite(&mut list));
     }
 
     #[test]
-    fn another_rotation_a_norm_of_parts_and_another_reader_are_left_alone() {
+    fn other_rotations_norms_and_readers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 4] = [
             &|list| {
                 if let Kind::Rotate { rotation, .. } = &mut list.operations[6].kind {

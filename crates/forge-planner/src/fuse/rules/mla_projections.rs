@@ -22,9 +22,9 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Linear::plain(parts[0].weight.0, None);
-    project.parts = parts.iter().map(|part| part.weight).collect();
-    let (kind, name) = (Kind::Project(project), name.to_owned());
+    let mut linear = Linear::plain(parts[0].weight.0, None);
+    linear.parts = parts.iter().map(|part| part.weight).collect();
+    let (kind, name) = (Kind::Linear(linear), name.to_owned());
     list.operations.insert(place, Operation { name, kind, inputs: vec![input], output: all });
     true
 }
@@ -43,21 +43,21 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     let (Kind::LatentAppend(prepared), Kind::LatentAttend(_)) = (&append.kind, &attend.kind) else {
         return None;
     };
-    let [turned_query, latent, key] = append.inputs[..] else { return None };
+    let [rope_query, latent, key] = append.inputs[..] else { return None };
     prepared.prepare.as_ref()?;
     let absorb = &list.operations[list.definition(attend.inputs[0])?];
-    let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::EachHead(_)))?;
+    let query = absorb.inputs.first().copied().filter(|_| matches!(absorb.kind, Kind::PerHeadLinear(_)))?;
     let part = |value: Value| {
         let (place, weight) = list.plain_projection(value)?;
         Some(Part { value, place, weight })
     };
     let input = |part: &Part| list.operations[part.place].inputs[0];
     // The query latent, if queries are projected from one.
-    let of_queries = part(turned_query).and_then(|query| {
+    let of_queries = part(rope_query).and_then(|query| {
         let norm = &list.operations[list.definition(input(&query))?];
         part(norm.inputs[0]).filter(|_| matches!(norm.kind, Kind::Norm { parts: 1, .. }))
     });
-    let values = [part(query), part(turned_query), part(latent), part(key)];
+    let values = [part(query), part(rope_query), part(latent), part(key)];
     let parts: Vec<Part> = of_queries.into_iter().chain(values.into_iter().flatten()).collect();
     let alike = |a: &Part, b: &Part| {
         input(a) == input(b)
@@ -81,39 +81,39 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn projections_of_one_value_become_slices_of_one() {
+    fn projections_of_one_value_are_merged() {
         let mut list = mixer(true);
         assert!(!rewrite(&mut list), "rotations and norms of latents do not take columns");
         assert!(mla_append::rewrite(&mut list));
         assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%16 inputs = project 0+4+5 Rows(%0)\n\
+            "%16 inputs = linear 0+4+5 Rows(%0)\n\
              %1 query_latent = slice 0(%16)\n\
              %2 normed_query_latent = norm 1 gain 1(%1)\n\
-             %17 queries = project 2+3 Rows(%2)\n\
+             %17 queries = linear 2+3 Rows(%2)\n\
              %3 query = slice 0(%17)\n\
-             %4 turned_query = slice 6(%17)\n\
+             %4 rope_query = slice 6(%17)\n\
              %6 latent = slice 4(%16)\n\
-             %7 turned_key = slice 9(%16)\n\
-             %10 latent_query = each_head turned 7(%3)\n\
+             %7 rope_key = slice 9(%16)\n\
+             %10 latent_query = per_head_linear transposed 7(%3)\n\
              %15 latent_append = latent_append prepare(%4, %6, %7)\n\
              %11 latent_heads = latent_attend(%10, %15)\n\
-             %12 heads = each_head 8(%11)\n\
-             %13 output = project 10 Rows(%12)\n"
+             %12 heads = per_head_linear 8(%11)\n\
+             %13 output = linear 10 Rows(%12)\n"
         );
         assert_eq!([list.widths[16], list.widths[17]], [11, 10]);
     }
 
     #[test]
-    fn queries_of_the_same_value_come_first() {
+    fn queries_of_the_same_value_are_merged_first() {
         let mut list = mixer(false);
         assert!(mla_append::rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
-        assert!(text(&list).starts_with("%16 inputs = project 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
+        assert!(text(&list).starts_with("%16 inputs = linear 2+3+4+5 Rows(%0)\n"), "{}", text(&list));
     }
 
     #[test]
-    fn those_of_another_format_or_with_a_bias_stay_apart() {
+    fn other_formats_and_biases_are_not_merged() {
         let mut list = mixer(false);
         assert!(mla_append::rewrite(&mut list));
         list.formats = vec![Format::Q4_0; 11];
@@ -121,17 +121,17 @@ mod tests {
         let mut biased = list.clone();
         biased.formats.clear();
         for operation in &mut biased.operations {
-            if let Kind::Project(project) = &mut operation.kind
-                && [4, 5].contains(&project.parts[0].0.0)
+            if let Kind::Linear(linear) = &mut operation.kind
+                && [4, 5].contains(&linear.parts[0].0.0)
             {
-                project.parts[0].1 = Some(ParamId(20));
+                linear.parts[0].1 = Some(ParamId(20));
             }
         }
         for mut list in [list, biased] {
             assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
             let text = text(&list);
-            assert!(text.starts_with("%16 queries = project 2+3 Rows(%0)\n"), "{text}");
-            assert!(text.contains("%17 inputs = project 4+5 Rows(%0)\n"), "{text}");
+            assert!(text.starts_with("%16 queries = linear 2+3 Rows(%0)\n"), "{text}");
+            assert!(text.contains("%17 inputs = linear 4+5 Rows(%0)\n"), "{text}");
         }
     }
 }

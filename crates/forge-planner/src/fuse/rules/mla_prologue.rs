@@ -15,14 +15,14 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
         let [append, attend] = &list.operations[*place..*place + 2] else { return false };
         let Kind::LatentAppend(LatentAppend { cache, prepare: Some(_) }) = append.kind else { return false };
         let Kind::LatentAttend(LatentAttend { heads, scale, .. }) = attend.kind else { return false };
-        let Some(&LatentCache { width, turned }) = body.latents(cache) else { return false };
+        let Some(&LatentCache { width, rope_width }) = body.latents(cache) else { return false };
         let (cache, prologue) = (Format::F32, None);
         attend.inputs.get(1) == Some(&append.output)
             && list.uses(append.output) == 1
             && forge_kernels::latent_prologue_fits(&forge_ops::LatentAttend {
                 heads,
                 width,
-                turned,
+                rope_width,
                 cache,
                 scale,
                 prologue,
@@ -47,15 +47,15 @@ mod tests {
     use crate::fuse::rules::tests::text;
     use forge_ir::{Param, ParamKind, State};
 
-    fn body(turned: usize) -> Body {
+    fn body(rope_width: usize) -> Body {
         let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 9];
-        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, turned }));
+        let kind = ParamKind::State(State::Latents(LatentCache { width: 5, rope_width }));
         params.push(Param { name: "cache".to_owned(), kind });
         Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
     }
 
     #[test]
-    fn attention_takes_the_append_in() {
+    fn the_append_is_fused_into_attention() {
         let mut list = mixer(false);
         assert!(!rewrite(&mut list, &body(2)), "nothing is prepared there yet");
         assert!(mla_append::rewrite(&mut list));
@@ -63,7 +63,7 @@ mod tests {
         assert!(rewrite(&mut list, &body(2)) && !rewrite(&mut list, &body(2)));
         assert!(
             text(&list).contains(
-                "%10 latent_query = each_head turned 7(%3)\n\
+                "%10 latent_query = per_head_linear transposed 7(%3)\n\
                  %11 latent_heads = latent_attend prologue(%10, %4, %6, %7)\n"
             ),
             "{}",

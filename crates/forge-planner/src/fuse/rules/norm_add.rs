@@ -79,23 +79,23 @@ mod tests {
     }
 
     #[test]
-    fn norm_sum_and_factor_are_one_step() {
+    fn norm_sum_and_factor_become_one_step() {
         let mut list = branch(1, false);
         while rewrite(&mut list) {}
         assert_eq!(
             text(&list),
-            "%2 output = project 0 Rows(%1)\n%5 stream = norm add gain 1 times 2(%2, %0)\n"
+            "%2 output = linear 0 Rows(%1)\n%5 stream = norm add gain 1 times 2(%2, %0)\n"
         );
     }
 
     #[test]
-    fn norms_of_heads_and_streams_that_are_read_again_are_left_alone() {
+    fn head_norms_and_reread_streams_are_not_fused() {
         assert!(!rewrite(&mut branch(2, false)));
         assert!(!rewrite(&mut branch(1, true)));
     }
 
     #[test]
-    fn a_norm_that_others_read_is_left_alone() {
+    fn norms_with_other_readers_are_not_fused() {
         let mut list = list(
             vec![
                 ("output_norm", norm(1, 1), &[1], 2),

@@ -8,26 +8,26 @@
 use crate::fuse::list::{Epilogue, Function, Fused, Kind};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
-    let Some(Fit { product, project, take }) = (0..list.operations.len()).find_map(|place| fits(list, place))
+    let Some(Fit { product, linear, slice }) = (0..list.operations.len()).find_map(|place| fits(list, place))
     else {
         return false;
     };
     let output = list.operations[product].output;
-    let operation = &mut list.operations[project];
+    let operation = &mut list.operations[linear];
     operation.output = output;
-    if let Kind::Project(project) = &mut operation.kind {
-        project.ending = Epilogue::MultiplyTaken;
+    if let Kind::Linear(linear) = &mut operation.kind {
+        linear.ending = Epilogue::MultiplyPerLayerInput;
     }
     list.operations.remove(product);
-    list.operations.remove(take);
+    list.operations.remove(slice);
     true
 }
 
 /// Indices of the product, the projection and the columns.
 struct Fit {
     product: usize,
-    project: usize,
-    take: usize,
+    linear: usize,
+    slice: usize,
 }
 
 fn fits(list: &Fused, product: usize) -> Option<Fit> {
@@ -36,12 +36,12 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
         return None;
     }
     let [left, right] = operation.inputs[..] else { return None };
-    [(left, right), (right, left)].into_iter().find_map(|(result, taken)| {
-        let project = list.stored_product(result)?;
-        let take = list.definition_for_one(taken)?;
-        let is_take = list.operations[take].kind == Kind::Take;
-        let is_projection = matches!(list.operations[project].kind, Kind::Project(_));
-        (is_take && is_projection).then_some(Fit { product, project, take })
+    [(left, right), (right, left)].into_iter().find_map(|(result, input)| {
+        let linear = list.stored_product(result)?;
+        let slice = list.definition_for_one(input)?;
+        let is_slice = list.operations[slice].kind == Kind::PerLayerInput;
+        let is_projection = matches!(list.operations[linear].kind, Kind::Linear(_));
+        (is_slice && is_projection).then_some(Fit { product, linear, slice })
     })
 }
 
@@ -56,8 +56,8 @@ mod tests {
         list(
             vec![
                 ("input_gate", projection(0), &[0], 1),
-                ("scaled", Kind::Elementwise(Function::Each(UnaryOp::Scale(0.5))), &[1], 2),
-                ("own_input", Kind::Take, &[], 3),
+                ("scaled", Kind::Elementwise(Function::Unary(UnaryOp::Scale(0.5))), &[1], 2),
+                ("own_input", Kind::PerLayerInput, &[], 3),
                 ("gated_input", Kind::Elementwise(Function::Multiply), of, 4),
                 ("input", projection(1), &[4], 5),
             ],
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_projection_takes_what_its_results_are_multiplied_by() {
+    fn column_factors_are_fused_into_projections() {
         for of in [&[2, 3], &[3, 2]] {
             let mut list = gate(of);
             assert!(!rewrite(&mut list), "what comes between is not in the projection yet");
@@ -74,13 +74,13 @@ mod tests {
             assert!(rewrite(&mut list) && !rewrite(&mut list));
             assert_eq!(
                 text(&list),
-                "%4 scaled = project 0 Rows scale times taken(%0)\n%5 input = project 1 Rows(%4)\n"
+                "%4 scaled = linear 0 Rows scale times per_layer_input(%0)\n%5 input = linear 1 Rows(%4)\n"
             );
         }
     }
 
     #[test]
-    fn what_is_read_elsewhere_is_left_alone() {
+    fn values_with_other_readers_are_not_fused() {
         for (reader, value) in [(4, 3), (4, 2)] {
             let mut list = gate(&[2, 3]);
             list.operations[reader].inputs[0] = crate::fuse::list::Value(value);

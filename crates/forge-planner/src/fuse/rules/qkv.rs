@@ -23,11 +23,11 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let mut project = Linear::plain(parts[0].weight.0, None);
-    project.parts = parts.iter().map(|part| part.weight).collect();
+    let mut linear = Linear::plain(parts[0].weight.0, None);
+    linear.parts = parts.iter().map(|part| part.weight).collect();
     let name = if parts.len() == 2 { "qk" } else { "qkv" };
     let operation =
-        Operation { name: name.to_owned(), kind: Kind::Project(project), inputs: vec![input], output: all };
+        Operation { name: name.to_owned(), kind: Kind::Linear(linear), inputs: vec![input], output: all };
     list.operations.insert(place, operation);
     true
 }
@@ -67,12 +67,12 @@ mod tests {
     use forge_ir::Format;
 
     #[test]
-    fn three_projections_of_one_value_become_slices_of_one() {
+    fn three_projections_of_one_value_are_merged() {
         let mut list = attention(&Attention::default());
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%8 qkv = project 0+1+2 Rows(%0)\n\
+            "%8 qkv = linear 0+1+2 Rows(%0)\n\
              %1 query = slice 0(%8)\n\
              %2 key = slice 8(%8)\n\
              %3 value = slice 12(%8)\n\
@@ -86,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_made_of_keys_need_no_projection() {
+    fn values_from_keys_need_no_projection() {
         let mut list = attention(&Attention { values: Values::OfKeys, ..NORMED });
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%11 qk = project 0+1 Rows(%0)\n\
+            "%11 qk = linear 0+1 Rows(%0)\n\
              %1 query = slice 0(%11)\n\
              %2 key = slice 8(%11)\n\
              %8 query_norm = norm 2 gain 4(%1)\n\
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_different_formats_are_left_alone() {
+    fn other_formats_are_not_fused() {
         let mut list = attention(&Attention::default());
         list.formats = vec![Format::Q4_0, Format::Q4_0, Format::Q8_0];
         assert!(!rewrite(&mut list));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn another_input_or_one_bias_or_two_rotations_are_left_alone() {
+    fn other_inputs_biases_and_rotations_are_not_fused() {
         for what in [
             Attention { inputs: [0, 0, 1], ..Attention::default() },
             Attention { biases: [true, false, true], ..Attention::default() },

@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_with_a_projection_is_done_in_place() {
+    fn sums_with_projections_are_in_place() {
         let mut list = branch(false);
         assert!(rewrite(&mut list));
-        assert_eq!(text(&list), "%3 output = project 0 Rows add(%1, %0)\n");
+        assert_eq!(text(&list), "%3 output = linear 0 Rows add(%1, %0)\n");
     }
 
     #[test]
-    fn a_sum_that_the_output_sum_reads_is_not_fused() {
+    fn sums_read_by_the_output_sum_are_not_fused() {
         let mut list = list(
             vec![
                 ("output", projection(0), &[0], 1),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_read_again_is_not_overwritten() {
+    fn streams_with_later_readers_are_not_overwritten() {
         let mut list = branch(true);
         assert!(!rewrite(&mut list));
     }

@@ -71,34 +71,34 @@ mod tests {
     use crate::fuse::rules::tests::{Attention, NORMED, Values, attention, text};
 
     #[test]
-    fn rotations_and_cache_writes_become_one_step_before_attention() {
+    fn rope_and_append_become_one_step() {
         let mut list = attention(&Attention::default());
         assert!(!rewrite(&mut list), "queries, keys and values are not side by side yet");
         assert!(qkv::rewrite(&mut list));
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%8 qkv = project 0+1+2 Rows(%0)\n\
+            "%8 qkv = linear 0+1+2 Rows(%0)\n\
              %9 rotate_append = rotate_append(%8)\n\
              %6 heads = attend(%9)\n"
         );
     }
 
     #[test]
-    fn norms_of_heads_go_along() {
+    fn qk_norms_are_fused_too() {
         let mut list = attention(&Attention { epsilons: Some([1e-6, 1e-6]), ..Attention::default() });
         assert!(qkv::rewrite(&mut list));
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%10 qkv = project 0+1+2 Rows(%0)\n\
+            "%10 qkv = linear 0+1+2 Rows(%0)\n\
              %11 rotate_append = rotate_append norm(%10)\n\
              %6 heads = attend(%11)\n"
         );
     }
 
     #[test]
-    fn norms_of_values_do_too_and_values_that_are_made_of_keys() {
+    fn value_norms_and_values_from_keys_are_fused_too() {
         let values = |values| {
             let mut list = attention(&Attention { values, ..NORMED });
             assert!(qkv::rewrite(&mut list));
@@ -107,13 +107,13 @@ mod tests {
         };
         assert_eq!(
             values(Values::Normed { parts: 1, epsilon: 1e-6 }),
-            "%11 qkv = project 0+1+2 Rows(%0)\n\
+            "%11 qkv = linear 0+1+2 Rows(%0)\n\
              %12 rotate_append = rotate_append norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );
         assert_eq!(
             values(Values::OfKeys),
-            "%11 qk = project 0+1 Rows(%0)\n\
+            "%11 qk = linear 0+1 Rows(%0)\n\
              %12 rotate_append = rotate_append of keys norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );

@@ -62,13 +62,13 @@ mod tests {
     }
 
     #[test]
-    fn branches_are_added_to_the_stream_one_after_the_other() {
+    fn branches_are_added_to_the_stream_in_order() {
         let mut list = branches(projection(1));
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%2 one = project 0 Rows(%1)\n\
-             %3 other = project 1 Rows(%1)\n\
+            "%2 one = linear 0 Rows(%1)\n\
+             %3 other = linear 1 Rows(%1)\n\
              %4 both = add(%0, %2)\n\
              %5 stream = add(%4, %3)\n"
         );
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_that_ends_in_something_else_is_left_alone() {
+    fn other_branch_ends_are_not_fused() {
         assert!(!rewrite(&mut branches(Kind::Norm { gain: None, parts: 1, epsilon: 1e-5 })));
     }
 }

@@ -108,13 +108,13 @@ pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usi
 }
 
 pub(crate) fn projection(weight: usize) -> Kind {
-    Kind::Project(Linear::plain(ParamId(weight), None))
+    Kind::Linear(Linear::plain(ParamId(weight), None))
 }
 
 pub(crate) fn attention(what: &Attention) -> Fused {
-    let project = |index: usize| {
+    let linear = |index: usize| {
         let bias = what.biases[index].then_some(ParamId(10 + index));
-        Kind::Project(Linear::plain(ParamId(index), bias))
+        Kind::Linear(Linear::plain(ParamId(index), bias))
     };
     let rotate = |heads, magnitude| {
         let rotation =
@@ -132,7 +132,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         prologue: None,
     });
     let norm = |gain, parts, epsilon| Kind::Norm { gain: Some(ParamId(gain)), parts, epsilon };
-    let (turned, mut norms) = match what.epsilons {
+    let (rope_inputs, mut norms) = match what.epsilons {
         None => ([1, 2], vec![]),
         Some([query, key]) => (
             [8, 9],
@@ -140,14 +140,14 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         ),
     };
     let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
-        ("query", project(0), &what.inputs[..1], 1),
-        ("key", project(1), &what.inputs[1..2], 2),
-        ("value", project(2), &what.inputs[2..], 3),
+        ("query", linear(0), &what.inputs[..1], 1),
+        ("key", linear(1), &what.inputs[1..2], 2),
+        ("value", linear(2), &what.inputs[2..], 3),
     ];
     operations.append(&mut norms);
     operations.extend([
-        ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
-        ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
+        ("rotated_query", rotate(2, what.magnitudes[0]), &rope_inputs[..1], 4),
+        ("rotated_key", rotate(1, what.magnitudes[1]), &rope_inputs[1..], 5),
     ]);
     let value_norm = |parts, epsilon| Kind::Norm { gain: None, parts, epsilon };
     let value: &[usize] = match what.values {
@@ -174,7 +174,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
 }
 
 /// The same attention without RoPE.
-pub(crate) fn unturned(what: &Attention) -> Fused {
+pub(crate) fn without_rope(what: &Attention) -> Fused {
     let mut list = attention(what);
     let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
     while let Some(place) = list.operations.iter().position(is_rotation) {
@@ -290,7 +290,7 @@ pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String
 }
 
 #[test]
-fn what_is_switched_off_stays_as_it_was() {
+fn disabled_fusions_change_nothing() {
     let graph = graph(false, Format::F32);
     let all: BTreeSet<Fusion> = Fusion::ALL.into();
     let options = Options { disabled: all, ..Options::default() };
@@ -302,7 +302,7 @@ fn what_is_switched_off_stays_as_it_was() {
     assert!(lists.decode.iter().chain(&lists.batch).all(plain));
 }
 
-/// The list as text, one line per operation: `%3 gate_up = project 0+1 Alternate gate(%1)`.
+/// The list as text, one line per operation: `%3 gate_up = linear 0+1 Alternate gate(%1)`.
 pub(crate) fn text(list: &Fused) -> String {
     let line = |operation: &Operation| {
         let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
@@ -323,7 +323,7 @@ fn what(kind: &Kind) -> String {
         Kind::Embed { table, leaves: Some(next), .. } => {
             format!("embed {} squares {}", table.0, gain(next))
         }
-        Kind::Place { table } => format!("place {}", table.0),
+        Kind::PositionEmbedding { table } => format!("position_embedding {}", table.0),
         Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
         Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
         Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
@@ -333,21 +333,21 @@ fn what(kind: &Kind) -> String {
             text += &norm.factor.map_or_else(String::new, |factor| format!(" times {}", factor.0));
             text + &norm.leaves.as_ref().map_or_else(String::new, |next| format!(" squares {}", gain(next)))
         }
-        Kind::Project(project) => {
-            let parts: Vec<String> = project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
-            let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
-            text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
-            text += if project.norm.is_some() { " / rms" } else { "" };
-            if let Some(norm) = project.own_norm {
+        Kind::Linear(linear) => {
+            let parts: Vec<String> = linear.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
+            let mut text = format!("linear {} {:?}", parts.join("+"), linear.layout);
+            text += &linear.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if linear.norm.is_some() { " / rms" } else { "" };
+            if let Some(norm) = linear.own_norm {
                 text += " / own rms";
                 text += &norm.gain.map_or_else(String::new, |gain| format!(" {}", gain.0));
             }
-            text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
-            text += &match &project.ending {
+            text += &linear.each.map_or_else(String::new, |each| format!(" {}", name(each)));
+            text += &match &linear.ending {
                 Epilogue::Store => String::new(),
                 Epilogue::Add => " add".to_owned(),
                 Epilogue::AddSquares(next) => format!(" add squares {}", gain(next)),
-                Epilogue::MultiplyTaken => " times taken".to_owned(),
+                Epilogue::MultiplyPerLayerInput => " times per_layer_input".to_owned(),
                 Epilogue::Gate(_) => " gate".to_owned(),
                 Epilogue::Best => " best".to_owned(),
             };
@@ -364,8 +364,8 @@ fn what(kind: &Kind) -> String {
                 None => format!("attend{gated}"),
             }
         }
-        Kind::EachHead(each) => {
-            format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
+        Kind::PerHeadLinear(each) => {
+            format!("per_head_linear{} {}", if each.transposed { " transposed" } else { "" }, each.weight.0)
         }
         Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
         Kind::LatentAppend(_) => "latent_append".to_owned(),
@@ -398,14 +398,14 @@ fn what(kind: &Kind) -> String {
                 CombineInput::AddSquares(next) => format!(" add squares {}", gain(next)),
             }
         }
-        Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
+        Kind::Elementwise(Function::Unary(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
-        Kind::Elementwise(Function::Times) => "times".to_owned(),
+        Kind::Elementwise(Function::ScaleRows) => "scale rows".to_owned(),
         Kind::Elementwise(Function::ScaleBy) => "scale by one".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
         Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
-        Kind::Leave => "leave".to_owned(),
-        Kind::Take => "take".to_owned(),
+        Kind::StorePerLayerInputs => "store_per_layer_inputs".to_owned(),
+        Kind::PerLayerInput => "per_layer_input".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
     }
 }
@@ -449,7 +449,7 @@ fn name(each: UnaryOp) -> &'static str {
 }
 
 #[test]
-fn every_fusion_has_a_name_of_its_own() {
+fn fusion_names_are_unique() {
     for fusion in Fusion::ALL {
         assert_eq!(Fusion::from_name(fusion.name()), Some(fusion));
     }

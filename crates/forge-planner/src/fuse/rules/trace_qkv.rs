@@ -43,7 +43,7 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     let epsilon = query.norm.map(|norm| norm.epsilon);
     let norm = match (query.norm, key.norm) {
         (None, None) => None,
-        (Some(query), Some(key)) if (query.epsilon, query.turned) == (key.epsilon, key.turned) => {
+        (Some(query), Some(key)) if (query.epsilon, query.after_rope) == (key.epsilon, key.after_rope) => {
             Some(query.of_heads(Some(key.gain), value_epsilon.is_some()))
         }
         _ => return None,
@@ -99,7 +99,7 @@ impl Traced<'_> {
     /// Kernels compute the mean of squares before RoPE. RoPE preserves a head's length unless its magnitude
     /// is not 1.
     fn can_come_first(&self) -> bool {
-        !self.norm.is_some_and(|norm| norm.turned)
+        !self.norm.is_some_and(|norm| norm.after_rope)
             || self.rotation.is_none_or(|rotation| rotation.magnitude == 1.0)
     }
 }
@@ -109,43 +109,44 @@ struct Normed {
     gain: ParamId,
     epsilon: f32,
     /// Whether the norm follows RoPE.
-    turned: bool,
+    after_rope: bool,
 }
 
 impl Normed {
     fn of_heads(self, key_gain: Option<ParamId>, values: bool) -> HeadNorm {
-        let Normed { gain: query_gain, epsilon, turned } = self;
-        HeadNorm { query_gain, key_gain, epsilon, turned, values }
+        let Normed { gain: query_gain, epsilon, after_rope } = self;
+        HeadNorm { query_gain, key_gain, epsilon, after_rope, values }
     }
 }
 
 /// Traces back through RoPE, if any, and a per-head norm before or after it, if any.
 fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> Option<Traced<'a>> {
     let after = norm_of_heads(list, value, true);
-    let turned = after.map_or(value, |(_, input, _)| input);
-    let rotate = list.definition(turned).map(|place| &list.operations[place]);
-    let Some((rotate, Kind::Rotate { heads: turning, rotation })) = rotate.map(|it| (it, &it.kind)) else {
+    let rotated = after.map_or(value, |(_, input, _)| input);
+    let rotate = list.definition(rotated).map(|place| &list.operations[place]);
+    let Some((rotate, Kind::Rotate { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
+    else {
         // Heads without RoPE have a norm at most.
-        let passed = after.map(|_| value);
+        let skipped = after.map(|_| value);
         let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
-        between.extend(passed);
-        let norm = after.map(|(norm, ..)| Normed { turned: false, ..norm });
-        return fits.then_some(Traced { source: turned, heads, rotation: None, norm });
+        between.extend(skipped);
+        let norm = after.map(|(norm, ..)| Normed { after_rope: false, ..norm });
+        return fits.then_some(Traced { source: rotated, heads, rotation: None, norm });
     };
     let before = norm_of_heads(list, rotate.inputs[0], false);
     let source = before.map_or(rotate.inputs[0], |(_, input, _)| input);
-    let passed: Vec<Value> = [Some(value), after.map(|_| turned), before.map(|_| rotate.inputs[0])]
+    let skipped: Vec<Value> = [Some(value), after.map(|_| rotated), before.map(|_| rotate.inputs[0])]
         .into_iter()
         .flatten()
         .collect();
     // At most one norm, with the same number of heads, and no other reader of intermediate values.
     let norms: Vec<(Normed, usize)> =
         [after, before].into_iter().flatten().map(|(norm, _, parts)| (norm, parts)).collect();
-    let fits = *turning == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
-    if !fits || passed.iter().any(|value| list.uses(*value) != 1) {
+    let fits = *rotated_heads == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
+    if !fits || skipped.iter().any(|value| list.uses(*value) != 1) {
         return None;
     }
-    between.extend(passed);
+    between.extend(skipped);
     Some(Traced { source, heads, rotation: Some(rotation), norm: norms.first().map(|(norm, _)| *norm) })
 }
 
@@ -163,11 +164,11 @@ fn of_values(list: &Fused, value: Value, heads: usize, between: &mut Vec<Value>)
 }
 
 /// The norm with a gain that defines a value, with its input and number of parts.
-fn norm_of_heads(list: &Fused, value: Value, turned: bool) -> Option<(Normed, Value, usize)> {
+fn norm_of_heads(list: &Fused, value: Value, after_rope: bool) -> Option<(Normed, Value, usize)> {
     let norm = &list.operations[list.definition(value)?];
     match norm.kind {
         Kind::Norm { gain: Some(gain), parts, epsilon } => {
-            Some((Normed { gain, epsilon, turned }, norm.inputs[0], parts))
+            Some((Normed { gain, epsilon, after_rope }, norm.inputs[0], parts))
         }
         _ => None,
     }

@@ -64,14 +64,14 @@ impl Select<'_> {
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
         });
-        let turned = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
+        let prepared = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => what.to_owned(),
             (Some(_), true) => format!("norm({what})"),
             (None, false) => format!("rotate({what})"),
-            (Some(HeadNorm { turned: false, .. }), false) => format!("rotate(norm({what}))"),
-            (Some(HeadNorm { turned: true, .. }), false) => format!("norm(rotate({what}))"),
+            (Some(HeadNorm { after_rope: false, .. }), false) => format!("rotate(norm({what}))"),
+            (Some(HeadNorm { after_rope: true, .. }), false) => format!("norm(rotate({what}))"),
         };
-        let (queries, keys) = (turned("queries of qkv"), turned("keys"));
+        let (queries, keys) = (prepared("queries of qkv"), prepared("keys"));
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normalized " } else { "" };
         let values = if prepare.brings == KvSource::Keys { "keys as values" } else { "values" };
         let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
@@ -83,8 +83,8 @@ impl Select<'_> {
             (None, true) => "Copy q",
             (Some(_), true) => "Normalize the heads of q and k",
             (None, false) => "Apply RoPE to q and k",
-            (Some(HeadNorm { turned: false, .. }), false) => "Normalize the heads of q and k, apply RoPE",
-            (Some(HeadNorm { turned: true, .. }), false) => "Apply RoPE to q and k, normalize the heads",
+            (Some(HeadNorm { after_rope: false, .. }), false) => "Normalize the heads of q and k, apply RoPE",
+            (Some(HeadNorm { after_rope: true, .. }), false) => "Apply RoPE to q and k, normalize the heads",
         };
         let formula = format!("{formula}; {} to the KV cache.", appended(prepare));
         draft.step(&operation.name, &formula, function, &arguments);
@@ -205,9 +205,9 @@ impl Select<'_> {
 }
 
 fn head_norm(prepare: &RotateAppend) -> Option<forge_ops::HeadNorm> {
-    prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| forge_ops::HeadNorm {
+    prepare.norm.map(|HeadNorm { epsilon, after_rope, values, .. }| forge_ops::HeadNorm {
         epsilon,
-        turned,
+        after_rope,
         values,
     })
 }
@@ -232,10 +232,10 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
             (None, true) => String::new(),
             (Some(_), true) => format!("Normalize the heads of {heads}; "),
             (None, false) => format!("Apply RoPE to {heads}; "),
-            (Some(HeadNorm { turned: false, .. }), false) => {
+            (Some(HeadNorm { after_rope: false, .. }), false) => {
                 format!("Normalize the heads of {heads} and apply RoPE; ")
             }
-            (Some(HeadNorm { turned: true, .. }), false) => {
+            (Some(HeadNorm { after_rope: true, .. }), false) => {
                 format!("Apply RoPE to {heads} and normalize the heads; ")
             }
         };

@@ -13,7 +13,7 @@ use forge_kernels::{Spec, spec};
 use forge_ops::{Format, Gating};
 
 /// Slot table of the expert cache, an argument of every kernel that reads experts.
-pub(crate) const SEATS: (&str, Operand) = ("seats", Operand::Seats);
+pub(crate) const EXPERT_SLOTS: (&str, Operand) = ("expert_slots", Operand::ExpertSlots);
 
 impl Select<'_> {
     pub(crate) fn route(
@@ -160,7 +160,7 @@ impl Select<'_> {
         let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
-            SEATS,
+            EXPERT_SLOTS,
             ("x", Operand::Scratch(x)),
             ("y", Operand::Scratch(y)),
         ];
@@ -260,7 +260,7 @@ impl Select<'_> {
             format!("{y_name} {assign} Σ over routes of their weight · (W · {x_name}{plus_own})");
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
-            SEATS,
+            EXPERT_SLOTS,
             ("routes", Operand::Scratch(routes)),
             ("x", Operand::Scratch(from)),
             ("y", Operand::Scratch(y)),
@@ -270,7 +270,7 @@ impl Select<'_> {
             sum.bias.map(|bias| ("bias", Operand::Field(self.vector(draft, &[bias], Layout::Rows, "")))),
         );
         if let CombineInput::AddSquares(gain) = sum.ending {
-            let (left, more) = self.leave(draft, operation.output, outputs, gain, &y_name);
+            let (left, more) = self.squares_outputs(draft, operation.output, outputs, gain, &y_name);
             formula += &left;
             arguments.extend(more);
         }

@@ -4,7 +4,7 @@
 use crate::fuse::list::{ExpertsSum, Fused, Kind, Operation};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
-use crate::lower::steps::experts::SEATS;
+use crate::lower::steps::experts::EXPERT_SLOTS;
 use crate::plan::regime::Regime;
 use crate::plan::{Condition, Operand, RowsOf};
 use forge_ir::Layout;
@@ -41,7 +41,7 @@ impl Select<'_> {
         let function = self.function("experts_each", &general, &[(GROUPED, spec)]);
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
-            SEATS,
+            EXPERT_SLOTS,
             ("x", Operand::Scratch(from)),
             ("y", Operand::Scratch(each)),
         ];

@@ -3,7 +3,7 @@
 use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
-use crate::lower::steps::of_each;
+use crate::lower::steps::unary_text;
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
 use forge_ir::{Layout, ParamId};
@@ -11,31 +11,31 @@ use forge_kernels::{Spec, spec};
 use forge_ops::Format;
 
 impl Select<'_> {
-    pub(crate) fn project(
+    pub(crate) fn linear(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        project: &Linear,
+        linear: &Linear,
         from: usize,
     ) {
-        let weights: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
-        let biases: Vec<ParamId> = project.parts.iter().filter_map(|part| part.1).collect();
+        let weights: Vec<ParamId> = linear.parts.iter().map(|part| part.0).collect();
+        let biases: Vec<ParamId> = linear.parts.iter().filter_map(|part| part.1).collect();
         let name = if weights.len() > 1 { operation.name.clone() } else { draft.param_name(weights[0]) };
-        let (field, format, outputs) = self.matrix(draft, &weights, project.layout, project.folded, &name);
+        let (field, format, outputs) = self.matrix(draft, &weights, linear.layout, linear.folded, &name);
         let inputs = list.widths[operation.inputs[0].0];
-        let bias = (!biases.is_empty())
-            .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
-        let x = self.normed_input(draft, list, operation, (project.norm, project.folded), from);
-        let y = match project.ending {
+        let bias =
+            (!biases.is_empty()).then(|| self.vector(draft, &biases, linear.layout, &format!("{name}_bias")));
+        let x = self.normed_input(draft, list, operation, (linear.norm, linear.folded), from);
+        let y = match linear.ending {
             Epilogue::Add | Epilogue::AddSquares(_) => self.in_place(draft, list, operation),
             Epilogue::Gate(_) => self.target(draft, list, operation, "inner"),
-            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyTaken => {
+            Epilogue::Store | Epilogue::Best | Epilogue::MultiplyPerLayerInput => {
                 self.target(draft, list, operation, &name)
             }
         };
-        let taken = match project.ending {
-            Epilogue::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
+        let taken = match linear.ending {
+            Epilogue::MultiplyPerLayerInput => self.taken(draft, operation, list.widths[operation.output.0]),
             _ => None,
         };
         let bounded = self.bounded(list, operation);
@@ -50,12 +50,12 @@ impl Select<'_> {
                     Regime::Many => spec::Rows::Many,
                 };
                 let shape = (format, outputs, inputs);
-                (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded, chooses)))
+                (regime, self.linear_spec(rows, shape, linear, (bias.is_some(), bounded, chooses)))
             })
             .collect();
-        let own_gain = project.own_norm.and_then(|norm| norm.gain);
+        let own_gain = linear.own_norm.and_then(|norm| norm.gain);
         let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        let words = Words::of(project, bias.is_some());
+        let words = Words::of(linear, bias.is_some());
         let function = self.function(&draft.function_name(&name), &words.general(), &variants);
         let y_name = self.scratch_name(y);
         let x_name =
@@ -69,18 +69,18 @@ impl Select<'_> {
             arguments.push(("x_gain", Operand::Field(gain)));
         }
         arguments.extend(taken.map(|aside| ("factors", Operand::Scratch(aside))));
-        if project.norm.is_some() {
+        if linear.norm.is_some() {
             let squares = self.scratch("squares", self.partials, RowsOf::Pass);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
-        if let Epilogue::AddSquares(gain) = project.ending {
+        if let Epilogue::AddSquares(gain) = linear.ending {
             let width = list.widths[operation.output.0];
-            let (left, more) = self.leave(draft, operation.output, width, gain, &y_name);
+            let (left, more) = self.squares_outputs(draft, operation.output, width, gain, &y_name);
             formula += &left;
             arguments.extend(more);
         }
-        if project.ending == Epilogue::Best {
-            let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+        if linear.ending == Epilogue::Best {
+            let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), linear.ending);
             let pairs = outputs.div_ceil(knobs.outputs_of_group());
             let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
             formula += ";  candidates = each threadgroup's argmax";
@@ -110,15 +110,15 @@ impl Select<'_> {
         }
     }
 
-    fn project_spec(
+    fn linear_spec(
         &self,
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
-        project: &Linear,
+        linear: &Linear,
         (bias, bounded, chooses): (bool, bool, bool),
     ) -> Spec {
-        let knobs = self.knobs(rows, (format, outputs, inputs), project.ending);
-        let epilogue = match project.ending {
+        let knobs = self.knobs(rows, (format, outputs, inputs), linear.ending);
+        let epilogue = match linear.ending {
             Epilogue::Store => forge_ops::Epilogue::Store,
             Epilogue::Add => forge_ops::Epilogue::Add,
             Epilogue::Gate(activation) => forge_ops::Epilogue::Gate(forge_ops::Gating::Plain(activation)),
@@ -126,25 +126,23 @@ impl Select<'_> {
             Epilogue::Best => {
                 forge_ops::Epilogue::Best { candidates: outputs.div_ceil(knobs.outputs_of_group()) }
             }
-            Epilogue::MultiplyTaken => forge_ops::Epilogue::Multiply {
+            Epilogue::MultiplyPerLayerInput => forge_ops::Epilogue::Multiply {
                 of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
             },
         };
         let operand = self.operand(format, bounded && rows == spec::Rows::Many);
-        Spec::Project(spec::Kernel {
+        Spec::Linear(spec::Kernel {
             op: forge_ops::Linear {
                 format,
                 outputs,
                 inputs,
-                norm: project
-                    .norm
-                    .map(|epsilon| forge_ops::DeferredNorm { partials: self.partials, epsilon }),
-                own_norm: project.own_norm.map(|InlineNorm { gain, epsilon }| forge_ops::InlineNorm {
+                norm: linear.norm.map(|epsilon| forge_ops::DeferredNorm { partials: self.partials, epsilon }),
+                own_norm: linear.own_norm.map(|InlineNorm { gain, epsilon }| forge_ops::InlineNorm {
                     gain: gain.is_some(),
                     epsilon,
                 }),
                 bias,
-                each: project.each,
+                each: linear.each,
                 epilogue,
                 chooses,
             },
@@ -155,42 +153,42 @@ impl Select<'_> {
 
 /// Text of a projection's formula.
 struct Words<'a> {
-    project: &'a Linear,
+    linear: &'a Linear,
     bias: bool,
 }
 
 impl<'a> Words<'a> {
-    fn of(project: &'a Linear, bias: bool) -> Words<'a> {
-        Words { project, bias }
+    fn of(linear: &'a Linear, bias: bool) -> Words<'a> {
+        Words { linear, bias }
     }
 
     /// The formula over `weight`, `x` and `y`.
     fn general(&self) -> String {
-        let left = match self.project.ending {
+        let left = match self.linear.ending {
             Epilogue::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
             Epilogue::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
             Epilogue::Best => "; candidates = each threadgroup's argmax",
             _ => "",
         };
         let product = self.product("weight", "x", "bias");
-        match self.project.ending {
+        match self.linear.ending {
             Epilogue::Gate(activation) => {
                 format!("gate, up = {product}; y = {}(gate) · up", activation.name())
             }
             Epilogue::Add | Epilogue::AddSquares(_) => format!("y += {product}{left}"),
             Epilogue::Store | Epilogue::Best => format!("y = {product}{left}"),
-            Epilogue::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
+            Epilogue::MultiplyPerLayerInput => format!("y = ({product}) · factors, from column first on"),
         }
     }
 
     /// The formula with this model's names.
     fn formula(&self, name: &str, x: &str, y: &str) -> String {
         let product = self.product("W", x, &format!("{name}_bias"));
-        match self.project.ending {
+        match self.linear.ending {
             Epilogue::Store if name == "qkv" => format!("q, k, v = {product}"),
             Epilogue::Store if name == "qk" => format!("q, k = {product}"),
             Epilogue::Store | Epilogue::Best => format!("{y} = {product}"),
-            Epilogue::MultiplyTaken => {
+            Epilogue::MultiplyPerLayerInput => {
                 format!("{y} = ({product}) · this layer's columns of the per-layer inputs")
             }
             Epilogue::Add | Epilogue::AddSquares(_) => format!("{y} += {product}"),
@@ -201,17 +199,17 @@ impl<'a> Words<'a> {
     }
 
     fn product(&self, weight: &str, x: &str, bias: &str) -> String {
-        let divided = match (self.project.norm, self.project.own_norm) {
+        let divided = match (self.linear.norm, self.linear.own_norm) {
             (Some(_), _) => " / rms".to_owned(),
             (None, Some(_)) => format!(" / rms({x})"),
             (None, None) => String::new(),
         };
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
-        match self.project.each {
+        match self.linear.each {
             None => sum,
             Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
-            Some(each) => of_each(each, &sum),
+            Some(each) => unary_text(each, &sum),
         }
     }
 }

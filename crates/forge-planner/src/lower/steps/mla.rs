@@ -1,7 +1,9 @@
 //! Steps of MLA: per-head matrices, append to the latent cache, and attention over it. Queries, latents and
 //! keys may be columns of wider buffers.
 
-use crate::fuse::list::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
+use crate::fuse::list::{
+    Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, PerHeadLinear, Value,
+};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::{Regime, Schedule};
@@ -44,14 +46,14 @@ impl Select<'_> {
     }
 
     /// If expanded MLA is possible, the attention operation adds all steps that depend on the choice.
-    pub(crate) fn each_head(
+    pub(crate) fn per_head_linear(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        each: &EachHead,
+        each: &PerHeadLinear,
     ) {
-        if !self.unfolding(draft, list).is_some_and(|unfolding| unfolding.has(operation)) {
+        if !self.expandable(draft, list).is_some_and(|expandable| expandable.has(operation)) {
             self.heads_matrices(draft, list, operation, each);
         }
     }
@@ -61,25 +63,25 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        each: &EachHead,
+        each: &PerHeadLinear,
     ) {
-        let EachHead { weight, heads, turned } = *each;
+        let PerHeadLinear { weight, heads, transposed } = *each;
         let (field, format, all_rows) = self.matrix(draft, &[weight], Layout::Rows, None, "");
         let (rows, columns) = (all_rows / heads, draft.shape(weight).last().copied().unwrap_or(0));
         let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
         let y = self.target(draft, list, operation, &operation.name);
         let shape = |regime: Regime| {
             let together =
-                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, turned) };
-            let each = self.heads_knob(format, [heads, rows, columns], turned);
-            Spec::EachHead(spec::Kernel {
-                op: forge_ops::PerHeadLinear { format, heads, rows, columns, turned, pitch },
+                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, transposed) };
+            let each = self.heads_knob(format, [heads, rows, columns], transposed);
+            Spec::PerHeadLinear(spec::Kernel {
+                op: forge_ops::PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                 layout: spec::PerHeadLayout { together, each },
             })
         };
         let regimes = draft.regimes();
         let spec = shape(regimes[0]);
-        let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if turned { "ᵀ" } else { "" });
+        let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if transposed { "ᵀ" } else { "" });
         let general = format!("y = {}, per head", product("weight", "x"));
         let name = draft.param_name(weight);
         let function = self.function(&draft.function_name(&name), &general, &[(regimes, spec)]);
@@ -102,13 +104,14 @@ impl Select<'_> {
         operation: &Operation,
         append: &LatentAppend,
     ) {
-        let Some(LatentCache { width, turned }) = self.latents(draft, append.cache) else { return };
+        let Some(LatentCache { width, rope_width }) = self.latents(draft, append.cache) else { return };
         let cache = self.plan.cache;
         let Some(prepare) = &append.prepare else {
             let [latent, key] = operation.inputs[..] else { return };
             let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
             let (latent, key) = (buffer(latent), buffer(key));
-            let spec = Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: None });
+            let spec =
+                Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: None });
             let general = "cache[slots, positions] = latent, key";
             let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
             let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
@@ -124,11 +127,11 @@ impl Select<'_> {
         let (prepare, mut arguments) = self.prepare(draft, list, prepare, [queries, latent, key]);
         let to = self.target(draft, list, operation, "rotated_query");
         let spec =
-            Spec::LatentAppend(forge_ops::LatentAppend { width, turned, cache, prepare: Some(prepare) });
+            Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: Some(prepare) });
         let general =
-            "turned = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
+            "q_rope = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
         let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
-        arguments.extend([SLOTS, POSITIONS, ("turned", Operand::Scratch(to)), LATENTS]);
+        arguments.extend([SLOTS, POSITIONS, ("q_rope", Operand::Scratch(to)), LATENTS]);
         let formula =
             "Apply RoPE to queries and key, normalize the latent; append latent and key to the cache.";
         draft.step(&operation.name, formula, function, &arguments);
@@ -146,7 +149,7 @@ impl Select<'_> {
         let gain = self.vector(draft, &[prepare.gain], Layout::Rows, "");
         let columns = forge_ops::LatentColumns {
             queries_pitch: queries.pitch,
-            turned_first: queries.first,
+            q_rope_first: queries.first,
             latent_pitch: latent.pitch,
             latent_first: latent.first,
             key_pitch: key.pitch,
@@ -170,20 +173,20 @@ impl Select<'_> {
         operation: &Operation,
         attend: &LatentAttend,
     ) {
-        match self.unfolding(draft, list) {
-            Some(unfolding) => self.either_way(draft, list, &unfolding),
-            None => self.meet_latents(draft, list, operation, attend),
+        match self.expandable(draft, list) {
+            Some(expandable) => self.both_forms(draft, list, &expandable),
+            None => self.absorbed_attention(draft, list, operation, attend),
         }
     }
 
-    pub(crate) fn meet_latents(
+    pub(crate) fn absorbed_attention(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
         attend: &LatentAttend,
     ) {
-        let Some(LatentCache { width, turned }) = self.latents(draft, attend.cache) else { return };
+        let Some(LatentCache { width, rope_width }) = self.latents(draft, attend.cache) else { return };
         let LatentAttend { heads, scale, .. } = *attend;
         let cache = self.plan.cache;
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
@@ -195,7 +198,7 @@ impl Select<'_> {
                 Some(prepare)
             }
             (_, rest) => {
-                arguments.extend(rest.iter().map(|turned| ("turned", buffer(*turned))));
+                arguments.extend(rest.iter().map(|q_rope| ("q_rope", buffer(*q_rope))));
                 None
             }
         };
@@ -210,9 +213,9 @@ impl Select<'_> {
         ]);
         let prepares = prologue.is_some();
         let spec =
-            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, turned, cache, scale, prologue });
+            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, rope_width, cache, scale, prologue });
         let general = format!(
-            "{}heads = softmax(scale · (q · latentsᵀ + turned · keysᵀ)) · latents, over the positions of each row's slot up to its own",
+            "{}heads = softmax(scale · (q · latentsᵀ + q_rope · keysᵀ)) · latents, over the positions of each row's slot up to its own",
             if prepares {
                 "queries, latent and key of a row prepared, latent and key appended; "
             } else {
@@ -222,7 +225,7 @@ impl Select<'_> {
         let regimes = draft.regimes();
         let function = self.function(&draft.function_name("latent_attend"), &general, &[(regimes, spec)]);
         let formula = format!(
-            "{}{} = softmax({scale} · ({} · latentsᵀ + turned · keysᵀ)) · latents; {heads} heads share them.",
+            "{}{} = softmax({scale} · ({} · latentsᵀ + q_rope · keysᵀ)) · latents; {heads} heads share them.",
             if prepares {
                 "Apply RoPE to queries and key, normalize the latent; append latent and key;  "
             } else {
@@ -255,7 +258,7 @@ impl Select<'_> {
     /// The MLA cache of the section.
     fn latents(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<LatentCache> {
         let latents = draft.body.latents(cache)?.clone();
-        let width = latents.width + latents.turned;
+        let width = latents.width + latents.rope_width;
         draft.section.state = Some(State { heads: 1, width, values: false, ring: None });
         Some(latents)
     }

@@ -26,7 +26,7 @@ impl Select<'_> {
             Kind::Embed { table, scale, leaves } => {
                 self.embed(draft, list, operation, (*table, *scale, *leaves));
             }
-            Kind::Place { table } => self.place(draft, list, operation, *table),
+            Kind::PositionEmbedding { table } => self.position_embedding(draft, list, operation, *table),
             Kind::LayerNorm { gain, bias, epsilon } => {
                 self.layer_norm(draft, list, operation, (*gain, *bias, *epsilon), from);
             }
@@ -34,7 +34,7 @@ impl Select<'_> {
                 self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
             }
             Kind::NormAdd(norm) => self.norm_add(draft, list, operation, norm, from),
-            Kind::Project(project) => self.project(draft, list, operation, project, from),
+            Kind::Linear(linear) => self.linear(draft, list, operation, linear, from),
             Kind::Slice { .. } => {
                 draft.buffers.insert(operation.output, from);
             }
@@ -62,7 +62,7 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::EachHead(each) => self.each_head(draft, list, operation, each),
+            Kind::PerHeadLinear(each) => self.per_head_linear(draft, list, operation, each),
             Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),
             Kind::LatentAttend(attend) => self.latent_attend(draft, list, operation, attend),
             Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
@@ -83,10 +83,10 @@ impl Select<'_> {
                 self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
             }
             // The result is already in the buffer where it was computed.
-            Kind::Leave => {
+            Kind::StorePerLayerInputs => {
                 draft.buffers.insert(operation.output, from);
             }
-            Kind::Take => self.take(draft, list, operation),
+            Kind::PerLayerInput => self.take(draft, list, operation),
         }
     }
 
@@ -120,7 +120,7 @@ impl Select<'_> {
         ];
         draft.buffers.insert(operation.output, to);
         if let Some(gain) = leaves {
-            let (left, more) = self.leave(draft, operation.output, width, gain, "stream");
+            let (left, more) = self.squares_outputs(draft, operation.output, width, gain, "stream");
             formula += &left;
             arguments.extend(more);
         }
@@ -130,7 +130,13 @@ impl Select<'_> {
     }
 
     /// Position embeddings are added in place, so they can only be added to the residual stream.
-    fn place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, table: ParamId) {
+    fn position_embedding(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        table: ParamId,
+    ) {
         let width = list.widths[operation.output.0];
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let is_stream = draft.buffers.get(&operation.inputs[0]) == Some(&self.stream);
@@ -163,8 +169,9 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
-        let spec = Spec::Take(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
-        let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
+        let spec = Spec::SliceColumns(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
+        let function =
+            self.function("slice_columns", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the per-layer inputs", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
         draft.step(&operation.name, &formula, function, &arguments);
@@ -200,17 +207,17 @@ impl Select<'_> {
             .collect();
         let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
         let (name, general, formula) = match function {
-            Function::Each(each) => {
+            Function::Unary(each) => {
                 let (name, general) = match each {
                     UnaryOp::Activate(_) => ("activate", "y = activation(a)"),
                     UnaryOp::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
                     UnaryOp::Scale(_) => ("scale", "y = c · a"),
                 };
-                (name, general, of_each(each, &names[0]))
+                (name, general, unary_text(each, &names[0]))
             }
             Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
-            Function::Times => {
-                ("times", "y = a · b, a scalar b for each row", format!("{} · {}", names[0], names[1]))
+            Function::ScaleRows => {
+                ("scale_rows", "y = a · b, a scalar b for each row", format!("{} · {}", names[0], names[1]))
             }
             Function::ScaleBy => {
                 let factor = factor.map_or("1", |field| &draft.section.fields[field].name);
@@ -234,7 +241,8 @@ impl Select<'_> {
     /// Adds argmax after the head.
     pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
-        let best = matches!(&last.kind, Kind::Project(project) if project.ending == crate::fuse::list::Epilogue::Best);
+        let best =
+            matches!(&last.kind, Kind::Linear(linear) if linear.ending == crate::fuse::list::Epilogue::Best);
         let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
         let (name, general, spec, from) = match candidates.filter(|_| best) {
             Some(buffer) => {
@@ -339,7 +347,7 @@ impl Select<'_> {
     }
 
     /// Outputs of the producer of `value` for its deferred norm: text for its formula, and arguments.
-    fn leave(
+    fn squares_outputs(
         &mut self,
         draft: &mut Draft<'_>,
         value: Value,
@@ -458,7 +466,7 @@ fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usi
 }
 
 /// Formula of a unary function.
-fn of_each(each: UnaryOp, x: &str) -> String {
+fn unary_text(each: UnaryOp, x: &str) -> String {
     match each {
         UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
         UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),

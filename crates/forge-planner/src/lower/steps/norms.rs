@@ -148,7 +148,7 @@ impl Select<'_> {
         arguments.extend(gain.map(|gain| ("norm_gain", Operand::Field(gain))));
         arguments.extend(factor.map(|factor| ("factor", Operand::Field(factor))));
         if let Some(gain) = norm.leaves {
-            let (words, more) = self.leave(draft, operation.output, width, gain, &y);
+            let (words, more) = self.squares_outputs(draft, operation.output, width, gain, &y);
             formula += &words;
             arguments.extend(more);
         }

@@ -103,7 +103,7 @@ impl Select<'_> {
         let to = self.target(draft, list, operation, "heads");
 
         let names: &[&str] = match (rule.gated, &prologue) {
-            (None, _) => &["query", "key", "value", "time", "strength"],
+            (None, _) => &["query", "key", "value", "dt", "beta"],
             (Some(_), None) => &["convolved", "inputs"],
             (Some(_), Some(_)) => &["inputs"],
         };
@@ -112,7 +112,7 @@ impl Select<'_> {
         arguments.extend(gain.map(|gain| ("gain", gain)));
         arguments.push(("heads", Operand::Scratch(to)));
 
-        let said =
+        let general_rule =
             "decay the state, update it with key and value (delta rule);  heads = scale · state · query";
         let through = if gated.is_some() { ", normalized and gated" } else { "" };
         let mut formula = format!(
@@ -125,13 +125,13 @@ impl Select<'_> {
         let chunks = chunks(regimes, &spec);
         let function = match prologue {
             None => {
-                let general = format!("{said}{through}");
+                let general = format!("{general_rule}{through}");
                 self.function(&draft.function_name("delta_rule"), &general, &variants(regimes, spec, chunks))
             }
             Some(Convolution { rows, taps, tail, kept }) => {
                 arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
                 formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
-                let general = format!("the last rows are convolved; {said}{through}");
+                let general = format!("the last rows are convolved; {general_rule}{through}");
                 let spec = Spec::DeltaStep(forge_ops::DeltaStep { rule: spec, taps: rows });
                 self.function("delta_step", &general, &[(regimes, spec)])
             }
@@ -143,12 +143,12 @@ impl Select<'_> {
         {
             let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
             let first = channels;
-            let spec = Spec::LetThrough(forge_ops::GatedRmsNorm { heads, values, pitch, first, epsilon });
+            let spec = Spec::GatedRmsNorm(forge_ops::GatedRmsNorm { heads, values, pitch, first, epsilon });
             let general = "heads = gain · heads / rms(heads) · silu(gates), per head";
-            let function = self.function("let_through", general, &[(MANY, spec)]);
+            let function = self.function("gated_rms_norm", general, &[(MANY, spec)]);
             let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
             let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
-            self.many(draft, "let_through", &formula, function, &arguments);
+            self.many(draft, "gated_rms_norm", &formula, function, &arguments);
         }
     }
 }

@@ -64,9 +64,9 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let of = self.attention();
         let (rows, group, padded) = (of.positions.len(), of.group(), width.next_multiple_of(16));
         let at_once = rows.div_ceil(call.workers() * 2).clamp(1, AttentionTile::most_rows(group));
-        let mut scratch = Scratch::take(AttentionTile::room(at_once * group, padded));
+        let mut scratch = Scratch::take(AttentionTile::scratch_len(at_once * group, padded));
         let mut share = AttentionTile::new(&mut scratch, at_once * group, group, padded);
-        for item in call.share_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
+        for item in call.claim_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
             let (first, head) = (item / key_heads * at_once, item % key_heads);
             let rows = first..(first + at_once).min(rows);
             // SAFETY: this KV head of these rows belongs to this thread. Where the cache is written, each
@@ -90,7 +90,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
         let Heads { call, shape, .. } = *self;
         let Attend { query_heads, key_heads, width, ring, sinks, gates, ref prologue, .. } = *shape;
         let (rows, context) = (call.scalar(0), call.scalar(1));
-        let room = KvExtent::of(call, ring);
+        let extent = KvExtent::of(call, ring);
         // The positions of a step must be contiguous in memory.
         assert!(
             ring.is_none_or(|ring| ring.is_multiple_of(STEP)),
@@ -98,7 +98,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
         );
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let cached = last * key_heads * room.positions * C::record(width);
+        let cached = last * key_heads * extent.positions * C::record(width);
         let (queries, keys, values) = match prologue {
             None => (
                 Queries::Ready(call.input::<f32>("q", rows * query_heads * width)),
@@ -126,9 +126,9 @@ impl<'a, C: KvElement> Heads<'a, C> {
         };
         Attention {
             shape,
-            alone: call.alone(),
+            alone: call.is_decode(),
             context,
-            room,
+            extent,
             slots,
             positions: call.input::<u32>("positions", rows),
             queries,

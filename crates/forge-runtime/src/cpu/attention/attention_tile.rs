@@ -29,7 +29,7 @@ pub(crate) struct Attention<'a, C> {
     /// Whether this is a decode step, where results need not be batch-invariant.
     pub(crate) alone: bool,
     pub(crate) context: usize,
-    pub(crate) room: KvExtent,
+    pub(crate) extent: KvExtent,
     pub(crate) slots: &'a [u32],
     pub(crate) positions: &'a [u32],
     pub(crate) queries: Queries<'a, C>,
@@ -48,8 +48,8 @@ impl<C: KvElement> Attention<'_, C> {
 
     /// Offset in the cache of a position of a row's slot.
     fn place(&self, row: usize, head: usize, position: usize) -> usize {
-        let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.room.positions;
-        (of_head + self.room.of_position(position)) * C::record(self.shape.width)
+        let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.extent.positions;
+        (of_head + self.extent.of_position(position)) * C::record(self.shape.width)
     }
 
     /// The first position that a row attends to.
@@ -103,23 +103,28 @@ impl<'s> AttentionTile<'s> {
     }
 
     /// Workspace elements for `queries` queries.
-    pub(crate) fn room(queries: usize, padded: usize) -> usize {
+    pub(crate) fn scratch_len(queries: usize, padded: usize) -> usize {
         queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
             + 2 * padded
             + queries.next_multiple_of(16)
-            + KvTile::room(padded)
+            + KvTile::scratch_len(padded)
     }
 
     /// Creates a tile in a workspace of that size.
-    pub(crate) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> AttentionTile<'s> {
-        let (widened, room) = room.split_at_mut(KvTile::room(padded));
+    pub(crate) fn new(
+        scratch: &'s mut [f32],
+        queries: usize,
+        group: usize,
+        padded: usize,
+    ) -> AttentionTile<'s> {
+        let (widened, scratch) = scratch.split_at_mut(KvTile::scratch_len(padded));
         let tile = KvTile::new(widened, padded);
-        let (of_queries, room) = room.split_at_mut(queries * padded);
-        let (sums, room) = room.split_at_mut(queries * padded);
-        let (weights, room) = room.split_at_mut(queries * STEP);
-        let (prepared, room) = room.split_at_mut(2 * padded);
-        let (corrections, room) = room.split_at_mut(queries.next_multiple_of(16));
-        let (totals, largest) = room.split_at_mut(room.len() - queries);
+        let (of_queries, scratch) = scratch.split_at_mut(queries * padded);
+        let (sums, scratch) = scratch.split_at_mut(queries * padded);
+        let (weights, scratch) = scratch.split_at_mut(queries * STEP);
+        let (prepared, scratch) = scratch.split_at_mut(2 * padded);
+        let (corrections, scratch) = scratch.split_at_mut(queries.next_multiple_of(16));
+        let (totals, largest) = scratch.split_at_mut(scratch.len() - queries);
         let ((totals, _), rows, head, queries) = (totals.as_chunks_mut(), 0..0, 0, of_queries);
         AttentionTile {
             rows,
@@ -194,18 +199,18 @@ impl<'s> AttentionTile<'s> {
                 let [first_key, first_value, row_heads] = brings.head_offsets(query_heads, key_heads);
                 let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
                 let with = |gain| norm.map(|norm| (norm, gain));
-                let (made, turns) = self.prepared.split_at_mut(padded);
-                let (made, turns) = (&mut made[..width], &mut turns[..rotation.table_len()]);
-                rotation.cos_sin(position, of.context, turns);
+                let (made, cos_sin) = self.prepared.split_at_mut(padded);
+                let (made, cos_sin) = (&mut made[..width], &mut cos_sin[..rotation.table_len()]);
+                rotation.cos_sin(position, of.context, cos_sin);
                 // SAFETY: heads are as wide as `made`; for the cache, the caller's contract.
                 unsafe {
                     for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
                         let from = from(head * group + member);
-                        prepare::<S>(from, with(*query_gain), rotation, turns, &mut to[..width]);
+                        prepare::<S>(from, with(*query_gain), rotation, cos_sin, &mut to[..width]);
                     }
                     if let Some(Own { key_gain, cache: [keys, values] }) = own {
                         let place = of.place(row, head, position);
-                        prepare::<S>(from(first_key + head), with(*key_gain), rotation, turns, made);
+                        prepare::<S>(from(first_key + head), with(*key_gain), rotation, cos_sin, made);
                         store(*keys, place, made);
                         let value = prepare_value::<S>(from(first_value + head), *norm, made);
                         store(*values, place, value);

@@ -26,7 +26,7 @@ fn rows<C: KvElement>(call: &KernelArgs<'_>, shape: &Append) {
     let key = call.input::<f32>("key", rows * key_heads * width);
     let value = call.input::<f32>("value", rows * key_heads * width);
     let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
-    for row in call.own(rows, 1) {
+    for row in call.static_range(rows, 1) {
         for head in 0..key_heads {
             let range = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
             let at = cache.place(row, head, cache.position(row));
@@ -47,7 +47,7 @@ pub(crate) struct Cache<'a, C> {
     positions: &'a [u32],
     key_heads: usize,
     context: usize,
-    room: KvExtent,
+    extent: KvExtent,
     width: usize,
 }
 
@@ -79,10 +79,10 @@ impl<'a, C: KvElement> Cache<'a, C> {
         [key_heads, width]: [usize; 2],
         ring: Option<usize>,
     ) -> Cache<'a, C> {
-        let (context, room) = (call.scalar(1), KvExtent::of(call, ring));
+        let (context, extent) = (call.scalar(1), KvExtent::of(call, ring));
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let count = last * key_heads * room.positions * C::record(width);
+        let count = last * key_heads * extent.positions * C::record(width);
         Cache {
             keys: call.output::<C>("keys", count),
             values: call.output::<C>("values", count),
@@ -90,7 +90,7 @@ impl<'a, C: KvElement> Cache<'a, C> {
             positions: call.input::<u32>("positions", rows),
             key_heads,
             context,
-            room,
+            extent,
             width,
         }
     }
@@ -108,8 +108,8 @@ impl<'a, C: KvElement> Cache<'a, C> {
 
     /// Offset of a position of a row's slot.
     pub(crate) fn place(&self, row: usize, head: usize, position: usize) -> usize {
-        let of_head = (self.slots[row] as usize * self.key_heads + head) * self.room.positions;
-        (of_head + self.room.of_position(position)) * C::record(self.width)
+        let of_head = (self.slots[row] as usize * self.key_heads + head) * self.extent.positions;
+        (of_head + self.extent.of_position(position)) * C::record(self.width)
     }
 }
 

@@ -26,13 +26,13 @@ pub(crate) struct KvTile<'a> {
 
 impl<'a> KvTile<'a> {
     /// Workspace elements of a tile.
-    pub(crate) fn room(padded: usize) -> usize {
+    pub(crate) fn scratch_len(padded: usize) -> usize {
         2 * STEP * padded
     }
 
     /// Creates a tile in a workspace of that size.
-    pub(crate) fn new(room: &'a mut [f32], padded: usize) -> KvTile<'a> {
-        let (keys, values) = room.split_at_mut(STEP * padded);
+    pub(crate) fn new(scratch: &'a mut [f32], padded: usize) -> KvTile<'a> {
+        let (keys, values) = scratch.split_at_mut(STEP * padded);
         KvTile { keys, values, padded }
     }
 
@@ -75,7 +75,7 @@ impl<'a> KvTile<'a> {
             }
             // SAFETY: the tile holds all lanes of every instruction set.
             unsafe {
-                S::turn(
+                S::transpose(
                     square.each_ref().map(|row| row.as_ptr()),
                     &mut self.keys[channel * STEP + first],
                     STEP,

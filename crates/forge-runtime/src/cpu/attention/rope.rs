@@ -26,16 +26,16 @@ impl Task for Heads<'_> {
         let x = self.call.input::<f32>("x", rows * heads * width);
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
-        let mut turns = Scratch::take(rotation.table_len());
-        for row in self.call.own(rows, 1) {
-            rotation.cos_sin(positions[row] as usize, context, &mut turns);
+        let mut cos_sin = Scratch::take(rotation.table_len());
+        for row in self.call.static_range(rows, 1) {
+            rotation.cos_sin(positions[row] as usize, context, &mut cos_sin);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this row belongs to this thread.
             unsafe {
                 let y = y.part(range.clone());
                 y.copy_from_slice(&x[range]);
                 for head in y.chunks_exact_mut(width) {
-                    rotation.rotate::<S>(head, &turns);
+                    rotation.rotate::<S>(head, &cos_sin);
                 }
             }
         }

@@ -47,19 +47,19 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let q = call.output::<f32>("q", rows * query_heads * width);
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
         let mut scratch = Scratch::take(rotation.table_len() + width);
-        let (turns, prepared) = scratch.split_at_mut(rotation.table_len());
-        for row in call.own(rows, 1) {
+        let (cos_sin, prepared) = scratch.split_at_mut(rotation.table_len());
+        for row in call.static_range(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
-            rotation.cos_sin(cache.position(row), call.scalar(1), turns);
+            rotation.cos_sin(cache.position(row), call.scalar(1), cos_sin);
             // SAFETY: this row belongs to this thread, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
                 for (head, to) in q.chunks_exact_mut(width).enumerate() {
-                    prepare::<S>(head_of(head), query_norm, rotation, turns, to);
+                    prepare::<S>(head_of(head), query_norm, rotation, cos_sin, to);
                 }
                 for head in 0..key_heads {
                     let place = cache.place(row, head, cache.position(row));
-                    prepare::<S>(head_of(first_key + head), key_norm, rotation, turns, prepared);
+                    prepare::<S>(head_of(first_key + head), key_norm, rotation, cos_sin, prepared);
                     store(cache.keys, place, prepared);
                     let value = prepare_value::<S>(head_of(first_value + head), norm, prepared);
                     store(cache.values, place, value);

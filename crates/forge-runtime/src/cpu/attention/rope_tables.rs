@@ -28,7 +28,7 @@ impl RopeTables for Rotation {
         2 * self.frequencies.len()
     }
 
-    fn cos_sin(&self, position: usize, context: usize, turns: &mut [f32]) {
+    fn cos_sin(&self, position: usize, context: usize, cos_sin: &mut [f32]) {
         let (frequencies, slope) = match &self.long {
             Some(LongContext::Other { beyond, frequencies }) if context > *beyond => (frequencies, None),
             Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
@@ -37,7 +37,7 @@ impl RopeTables for Rotation {
             }
             _ => (&self.frequencies, None),
         };
-        let (cosines, sines) = turns.split_at_mut(frequencies.len());
+        let (cosines, sines) = cos_sin.split_at_mut(frequencies.len());
         for (k, ((frequency, cosine), sine)) in frequencies.iter().zip(cosines).zip(sines).enumerate() {
             let frequency = slope.map_or(*frequency, |slope| frequency * (slope * k as f32).exp());
             let (s, c) = (position as f32 * frequency).sin_cos();
@@ -46,9 +46,9 @@ impl RopeTables for Rotation {
     }
 
     #[inline(always)]
-    unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
+    unsafe fn rotate<S: Simd>(&self, head: &mut [f32], cos_sin: &[f32]) {
         let pairs = self.frequencies.len();
-        let (cosines, sines) = turns.split_at(pairs);
+        let (cosines, sines) = cos_sin.split_at(pairs);
         let whole = match self.pairing {
             Pairing::Half => pairs / S::LANES * S::LANES,
             Pairing::Interleaved => 0,
@@ -131,18 +131,18 @@ unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     }
 }
 
-/// A value head for attention: `from` itself, or its norm, written to `room`, if values are normed.
+/// A value head for attention: `from` itself, or its norm, written to `scratch`, if values are normed.
 #[inline(always)]
 pub(crate) unsafe fn prepare_value<'a, S: Simd>(
     from: &'a [f32],
     norm_of_head: Option<HeadNorm>,
-    room: &'a mut [f32],
+    scratch: &'a mut [f32],
 ) -> &'a [f32] {
     match norm_of_head {
         Some(HeadNorm { epsilon, values: true, .. }) => {
             // SAFETY: the caller has checked the instruction set.
-            unsafe { norm::<S>(from, None, epsilon, room) };
-            room
+            unsafe { norm::<S>(from, None, epsilon, scratch) };
+            scratch
         }
         _ => from,
     }
@@ -154,17 +154,19 @@ pub(crate) unsafe fn prepare<S: Simd>(
     from: &[f32],
     norm_of_head: Option<(HeadNorm, &[f32])>,
     rotation: &Rotation,
-    turns: &[f32],
+    cos_sin: &[f32],
     to: &mut [f32],
 ) {
     // SAFETY: the caller has checked the instruction set.
     unsafe {
         match norm_of_head {
-            Some((HeadNorm { epsilon, turned: false, .. }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            Some((HeadNorm { epsilon, after_rope: false, .. }, gain)) => {
+                norm::<S>(from, Some(gain), epsilon, to)
+            }
             _ => to.copy_from_slice(from),
         }
-        rotation.rotate::<S>(to, turns);
-        if let Some((HeadNorm { epsilon, turned: true, .. }, gain)) = norm_of_head {
+        rotation.rotate::<S>(to, cos_sin);
+        if let Some((HeadNorm { epsilon, after_rope: true, .. }, gain)) = norm_of_head {
             norm_in_place::<S>(to, gain, epsilon);
         }
     }

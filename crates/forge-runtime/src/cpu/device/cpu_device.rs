@@ -28,9 +28,9 @@ pub struct CpuDevice {
     pool: Pool,
     level: Isa,
     exact: bool,
-    room: Mutex<Workspace>,
+    workspace: Mutex<Workspace>,
     /// The claimed part of each thread's range in the current phase.
-    taken: Vec<RangeCursor>,
+    claimed: Vec<RangeCursor>,
     /// The expert cache; none if all experts are resident.
     experts: Option<ExpertCache>,
     /// The next MoE layer and its predicted experts.
@@ -59,11 +59,11 @@ impl CpuDevice {
                 map(layout.scratch_bytes, "scratch")?,
                 map(layout.rows_bytes, "rows")?,
             ],
-            taken: (0..threads.max(1)).map(|_| RangeCursor::default()).collect(),
+            claimed: (0..threads.max(1)).map(|_| RangeCursor::default()).collect(),
             pool: Pool::new(threads)?,
             level: Isa::choose()?,
             exact: false,
-            room: Mutex::default(),
+            workspace: Mutex::default(),
             experts: None,
             predicted: None,
             passes: [None; 2],
@@ -156,7 +156,7 @@ impl CpuDevice {
     /// input, to predict experts.
     fn dispatch(
         &mut self,
-        program: Schedule,
+        schedule: Schedule,
         kernel: &Kernel,
         bindings: &[Binding],
         scalars: &[u32],
@@ -165,7 +165,7 @@ impl CpuDevice {
         let lookahead = self.experts.as_ref().and_then(|it| RouterLookahead::of(it.layers(), bindings, rows));
         if let Some(lookahead) = lookahead {
             // The prediction's logits are overwritten by the router's own afterwards.
-            self.run_phases(program, kernel, &lookahead.bindings, scalars)?;
+            self.run_phases(schedule, kernel, &lookahead.bindings, scalars)?;
             let Binding { buffer, offset, bytes, .. } = lookahead.bindings[lookahead.logits];
             let mut raw_logits = vec![0; bytes];
             self.read(buffer, offset, &mut raw_logits);
@@ -174,12 +174,12 @@ impl CpuDevice {
             let stacks = self.experts.as_ref().map(|experts| experts.weights_of(lookahead.layer));
             self.predicted = stacks.map(|stacks| (lookahead.layer, lookahead.predict(stacks, &logits)));
         }
-        self.run_phases(program, kernel, bindings, scalars)
+        self.run_phases(schedule, kernel, bindings, scalars)
     }
 
     fn run_phases(
         &mut self,
-        program: Schedule,
+        schedule: Schedule,
         kernel: &Kernel,
         bindings: &[Binding],
         scalars: &[u32],
@@ -205,53 +205,55 @@ impl CpuDevice {
             workers: self.pool.threads(),
             level: self.level,
             exact: self.exact,
-            program,
-            number: 0,
-            taken: &self.taken,
-            another: AtomicBool::new(false),
-            room: &self.room,
-            seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| ResidentExperts {
-                seats: vec![0; experts.experts(stack.layer)],
-                in_strips: vec![false; experts.experts(stack.layer)],
+            schedule,
+            index: 0,
+            claimed: &self.claimed,
+            has_next: AtomicBool::new(false),
+            workspace: &self.workspace,
+            resident: stack.zip(self.experts.as_ref()).map(|(stack, experts)| ResidentExperts {
+                slots: vec![0; experts.experts(stack.layer)],
+                is_repacked: vec![false; experts.experts(stack.layer)],
                 at_once: experts.capacity(stack.layer),
                 count: experts.slots(stack.layer),
-                asked: Mutex::default(),
-                coming: Vec::new(),
-                here: Vec::new(),
-                begun: 0,
+                requested: Mutex::default(),
+                pending: Vec::new(),
+                ready: Vec::new(),
+                computed: 0,
             }),
         };
         loop {
-            self.taken.iter().for_each(|RangeCursor(taken)| taken.store(0, Ordering::Relaxed));
+            self.claimed.iter().for_each(|RangeCursor(claimed)| claimed.store(0, Ordering::Relaxed));
             let job = Job(&phase);
             self.pool.run(&|worker| job.run(worker))?;
-            if !phase.another.load(Ordering::Relaxed) {
+            if !phase.has_next.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if let (Some(seated), Some(stack), Some(experts)) = (&mut phase.seated, stack, &mut self.experts)
+            if let (Some(resident), Some(stack), Some(experts)) =
+                (&mut phase.resident, stack, &mut self.experts)
             {
-                let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
-                if !asked.is_empty() {
-                    let found = experts.request(stack, &asked, &mut seated.seats)?;
+                let requested =
+                    std::mem::take(resident.requested.get_mut().unwrap_or_else(PoisonError::into_inner));
+                if !requested.is_empty() {
+                    let found = experts.request(stack, &requested, &mut resident.slots)?;
                     if let Some((layer, predicted)) =
                         self.predicted.take_if(|_| stack.stage == ExpertStage::GateUp)
                     {
                         experts.prefetch(layer, &predicted)?;
                     }
                     arrange(&mut self.pool, &found)?;
-                    for expert in &asked {
-                        seated.in_strips[*expert] = experts.is_repacked(stack, *expert);
+                    for expert in &requested {
+                        resident.is_repacked[*expert] = experts.is_repacked(stack, *expert);
                     }
-                    seated.coming.extend(asked);
+                    resident.pending.extend(requested);
                 }
-                if !seated.coming.is_empty() {
+                if !resident.pending.is_empty() {
                     // Cached experts are computed while others are read.
-                    seated.here = experts.wait_any(stack, &mut seated.coming)?;
-                    seated.begun += seated.here.len();
+                    resident.ready = experts.wait_any(stack, &mut resident.pending)?;
+                    resident.computed += resident.ready.len();
                 }
             }
-            phase.number += 1;
-            phase.another = AtomicBool::new(false);
+            phase.index += 1;
+            phase.has_next = AtomicBool::new(false);
         }
     }
 }
@@ -261,12 +263,12 @@ fn arrange(pool: &mut Pool, some: &[RepackJob]) -> Result<(), String> {
     if some.is_empty() {
         return Ok(());
     }
-    let taken = AtomicUsize::new(0);
+    let claimed = AtomicUsize::new(0);
     pool.run(&|_| {
-        let mut room = Vec::new();
-        while let Some(piece) = some.get(taken.fetch_add(1, Ordering::Relaxed)) {
+        let mut workspace = Vec::new();
+        while let Some(piece) = some.get(claimed.fetch_add(1, Ordering::Relaxed)) {
             // SAFETY: only this thread has the piece, and no kernel runs.
-            unsafe { piece.run(&mut room) };
+            unsafe { piece.run(&mut workspace) };
         }
     })
 }
@@ -291,7 +293,7 @@ impl Job<'_> {
 /// A pass being encoded, and its first error.
 struct CpuPass<'a> {
     device: &'a mut CpuDevice,
-    program: Schedule,
+    schedule: Schedule,
     outcome: Result<(), String>,
 }
 
@@ -306,7 +308,7 @@ impl Pass for CpuPass<'_> {
         if self.outcome.is_ok() {
             self.outcome = self
                 .device
-                .dispatch(self.program, kernel, bindings, scalars)
+                .dispatch(self.schedule, kernel, bindings, scalars)
                 .map_err(|what| format!("kernel {}: {what}", kernel.name));
         }
     }
@@ -345,18 +347,18 @@ impl Device for CpuDevice {
         bytes.copy_from_slice(&from[offset..offset + bytes.len()]);
     }
 
-    fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         // The first pass determines the time to first token, and the second measures the time of one token.
         // From then on, each pass is preceded by as much copying as the shorter of the last two passes took.
         // Copying therefore at most doubles the time of a short completion.
         if let [Some(last), Some(before)] = self.passes {
             self.weights.go_on(&mut self.pool, last.min(before))?;
         }
-        let begun = Instant::now();
-        let mut running = CpuPass { device: self, program, outcome: Ok(()) };
+        let computed = Instant::now();
+        let mut running = CpuPass { device: self, schedule, outcome: Ok(()) };
         encode(&mut running);
         let outcome = running.outcome;
-        self.passes = [Some(begun.elapsed()), self.passes[0]];
+        self.passes = [Some(computed.elapsed()), self.passes[0]];
         outcome
     }
 

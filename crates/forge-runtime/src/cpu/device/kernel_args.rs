@@ -1,7 +1,7 @@
 //! Arguments of one dispatch for a CPU kernel: buffers by name, scalars and the thread's items.
 
 use crate::cpu::device::scratch::Line;
-use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges, own};
+use crate::cpu::device::work_stealing::{RangeCursor, WorkRanges, owned_range};
 use crate::cpu::simd::isa::Isa;
 use crate::device::{Kernel, Schedule};
 use half::{bf16, f16};
@@ -49,17 +49,17 @@ pub(crate) struct Phase<'a> {
     /// Whether activation quantization is disabled.
     pub(crate) exact: bool,
     /// The schedule that the dispatch belongs to.
-    pub(crate) program: Schedule,
+    pub(crate) schedule: Schedule,
     /// Number of earlier phases of the dispatch.
-    pub(crate) number: usize,
+    pub(crate) index: usize,
     /// The claimed part of each thread's range.
-    pub(crate) taken: &'a [RangeCursor],
+    pub(crate) claimed: &'a [RangeCursor],
     /// Whether another phase follows.
-    pub(crate) another: AtomicBool,
+    pub(crate) has_next: AtomicBool,
     /// The device's workspace for data passed between phases.
-    pub(crate) room: &'a Mutex<Workspace>,
+    pub(crate) workspace: &'a Mutex<Workspace>,
     /// Cache slots of the experts, if experts are streamed.
-    pub(crate) seated: Option<ResidentExperts>,
+    pub(crate) resident: Option<ResidentExperts>,
 }
 
 /// Memory that one phase passes to the next. It is reused by later dispatches.
@@ -85,21 +85,21 @@ impl Workspace {
 /// Experts of a dispatch that are in cache slots.
 pub(crate) struct ResidentExperts {
     /// Cache slot by expert; valid for cached experts only.
-    pub(crate) seats: Vec<u32>,
+    pub(crate) slots: Vec<u32>,
     /// Whether the cached matrix is repacked, by expert.
-    pub(crate) in_strips: Vec<bool>,
+    pub(crate) is_repacked: Vec<bool>,
     /// Number of cache slots.
     pub(crate) count: usize,
     /// Maximum number of experts cached at once for one dispatch.
     pub(crate) at_once: usize,
     /// Experts to request before the next phase.
-    pub(crate) asked: Mutex<Vec<usize>>,
+    pub(crate) requested: Mutex<Vec<usize>>,
     /// Requested experts that have not been computed.
-    pub(crate) coming: Vec<usize>,
+    pub(crate) pending: Vec<usize>,
     /// Experts to compute in this phase.
-    pub(crate) here: Vec<usize>,
+    pub(crate) ready: Vec<usize>,
     /// Number of experts computed so far, this phase included.
-    pub(crate) begun: usize,
+    pub(crate) computed: usize,
 }
 
 /// Experts to compute in the current phase.
@@ -112,11 +112,11 @@ pub(crate) struct ReadyExperts {
 
 /// Arguments of a dispatch for one thread.
 pub struct KernelArgs<'a> {
-    round: &'a Phase<'a>,
+    phase: &'a Phase<'a>,
     /// Index of the thread.
     worker: usize,
     /// Extra bytes that every looked-up buffer must have.
-    beyond: usize,
+    padding: usize,
 }
 
 impl<'a> KernelArgs<'a> {
@@ -125,108 +125,108 @@ impl<'a> KernelArgs<'a> {
     /// # Safety
     /// Regions must be valid while the arguments live, and written regions must not overlap others. All
     /// threads of a dispatch must use the same phase, with nothing claimed yet, and distinct thread indices.
-    pub(crate) unsafe fn new(round: &'a Phase<'a>, worker: usize) -> KernelArgs<'a> {
-        KernelArgs { round, worker, beyond: 0 }
+    pub(crate) unsafe fn new(phase: &'a Phase<'a>, worker: usize) -> KernelArgs<'a> {
+        KernelArgs { phase, worker, padding: 0 }
     }
 
-    /// The same arguments, where each looked-up buffer must have `beyond` extra bytes.
-    pub(crate) fn reaching(&self, beyond: usize) -> KernelArgs<'a> {
-        KernelArgs { round: self.round, worker: self.worker, beyond }
+    /// The same arguments, where each looked-up buffer must have `padding` extra bytes.
+    pub(crate) fn with_padding(&self, padding: usize) -> KernelArgs<'a> {
+        KernelArgs { phase: self.phase, worker: self.worker, padding }
     }
 
     /// The instruction set to compute with.
     pub(crate) fn level(&self) -> Isa {
-        self.round.level
+        self.phase.level
     }
 
     /// Whether activations must stay f32.
     pub(crate) fn exact(&self) -> bool {
-        self.round.exact
+        self.phase.exact
     }
 
     /// Whether this is a decode step, where results need not be batch-invariant and sums may be in any order.
-    pub(crate) fn alone(&self) -> bool {
-        self.round.program == Schedule::Decode
+    pub(crate) fn is_decode(&self) -> bool {
+        self.phase.schedule == Schedule::Decode
     }
 
     /// Number of threads of the dispatch.
     pub fn workers(&self) -> usize {
-        self.round.workers
+        self.phase.workers
     }
 
     /// Number of earlier phases. All threads finish a phase before the next one begins.
-    pub(crate) fn round(&self) -> usize {
-        self.round.number
+    pub(crate) fn phase_index(&self) -> usize {
+        self.phase.index
     }
 
     /// Requests another phase.
-    pub(crate) fn another_round(&self) {
-        self.round.another.store(true, Ordering::Relaxed);
+    pub(crate) fn request_phase(&self) {
+        self.phase.has_next.store(true, Ordering::Relaxed);
     }
 
     /// Selects the experts to compute in this phase from the sorted list `experts`. If experts are streamed,
     /// these are the ones whose reads have completed, and none in the first phase. When all requested experts
     /// are computed, the next group is requested.
-    pub(crate) fn at_hand(&self, experts: &[usize]) -> ReadyExperts {
-        let Some(seated) = &self.round.seated else {
+    pub(crate) fn ready_experts(&self, experts: &[usize]) -> ReadyExperts {
+        let Some(resident) = &self.phase.resident else {
             return ReadyExperts { places: (0..experts.len()).collect(), is_last: true };
         };
-        let is_last = seated.begun == experts.len();
+        let is_last = resident.computed == experts.len();
         if !is_last {
-            self.another_round();
-            if seated.coming.is_empty() {
-                let next = seated.begun..experts.len().min(seated.begun + seated.at_once);
+            self.request_phase();
+            if resident.pending.is_empty() {
+                let next = resident.computed..experts.len().min(resident.computed + resident.at_once);
                 // All threads request the same experts.
-                *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
+                *resident.requested.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
             }
         }
-        let places = (0..experts.len()).filter(|place| seated.here.contains(&experts[*place])).collect();
+        let places = (0..experts.len()).filter(|place| resident.ready.contains(&experts[*place])).collect();
         ReadyExperts { places, is_last }
     }
 
     /// Index of an expert's matrix among the bound ones: its cache slot, or the expert itself if all are
     /// resident.
     pub(crate) fn matrix_of(&self, expert: usize) -> usize {
-        self.round.seated.as_ref().map_or(expert, |seated| seated.seats[expert] as usize)
+        self.phase.resident.as_ref().map_or(expert, |resident| resident.slots[expert] as usize)
     }
 
     /// Number of bound matrices: cache slots, or `experts` if all are resident.
     pub(crate) fn matrices(&self, experts: usize) -> usize {
-        self.round.seated.as_ref().map_or(experts, |seated| seated.count)
+        self.phase.resident.as_ref().map_or(experts, |resident| resident.count)
     }
 
     /// Workspace of `count` elements, shared by all threads and kept between phases. All calls of a dispatch
     /// must use the same `count`.
-    pub(crate) fn room<T: Pod>(&self, count: usize) -> Output<'a, T> {
-        self.round.room.lock().unwrap_or_else(PoisonError::into_inner).of(count)
+    pub(crate) fn workspace<T: Pod>(&self, count: usize) -> Output<'a, T> {
+        self.phase.workspace.lock().unwrap_or_else(PoisonError::into_inner).of(count)
     }
 
     /// Workspace for rows of `each` elements, and the row pitch in elements. The pitch is that of the widest
     /// dispatch so far, so a thread with the same rows in successive dispatches reuses the same bytes.
-    pub(crate) fn room_of_rows<T: Pod>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
-        let mut room = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
-        room.widest = room.widest.max(each * size_of::<T>());
-        let pitch = room.widest.div_ceil(size_of::<T>());
-        (room.of(rows * pitch), pitch)
+    pub(crate) fn row_workspace<T: Pod>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
+        let mut workspace = self.phase.workspace.lock().unwrap_or_else(PoisonError::into_inner);
+        workspace.widest = workspace.widest.max(each * size_of::<T>());
+        let pitch = workspace.widest.div_ceil(size_of::<T>());
+        (workspace.of(rows * pitch), pitch)
     }
 
     /// The scalar at `index` of the kernel's struct of scalars.
     pub fn scalar(&self, index: usize) -> usize {
-        match self.round.scalars.get(index) {
+        match self.phase.scalars.get(index) {
             Some(&scalar) => scalar as usize,
-            None => panic!("kernel {} was dispatched without scalar {index}", self.round.kernel.name),
+            None => panic!("kernel {} was dispatched without scalar {index}", self.phase.kernel.name),
         }
     }
 
     fn region<T: Pod>(&self, name: &str, count: usize) -> Region {
-        let kernel = self.round.kernel.name;
-        let Some(slot) = self.round.kernel.buffers.iter().position(|buffer| *buffer == name) else {
-            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.round.kernel.buffers);
+        let kernel = self.phase.kernel.name;
+        let Some(slot) = self.phase.kernel.buffers.iter().position(|buffer| *buffer == name) else {
+            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.phase.kernel.buffers);
         };
-        let Some(&region) = self.round.regions.get(slot) else {
+        let Some(&region) = self.phase.regions.get(slot) else {
             panic!("kernel {kernel} was dispatched without buffer `{name}`");
         };
-        let needed = count * size_of::<T>() + self.beyond;
+        let needed = count * size_of::<T>() + self.padding;
         assert!(
             needed <= region.bytes,
             "kernel {kernel}: buffer `{name}` has {} bytes and needs {needed}",
@@ -240,14 +240,17 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// Whether the matrix bound to `name` is repacked.
-    pub(crate) fn in_strips(&self, name: &str) -> bool {
-        let slot = self.round.kernel.buffers.iter().position(|buffer| *buffer == name);
-        slot.and_then(|slot| self.round.regions.get(slot)).is_some_and(|region| region.strips)
+    pub(crate) fn is_repacked(&self, name: &str) -> bool {
+        let slot = self.phase.kernel.buffers.iter().position(|buffer| *buffer == name);
+        slot.and_then(|slot| self.phase.regions.get(slot)).is_some_and(|region| region.strips)
     }
 
     /// Whether `expert`'s matrix, of those bound to `name`, is repacked.
-    pub(crate) fn is_in_strips(&self, name: &str, expert: usize) -> bool {
-        self.round.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
+    pub(crate) fn is_expert_repacked(&self, name: &str, expert: usize) -> bool {
+        self.phase
+            .resident
+            .as_ref()
+            .map_or_else(|| self.is_repacked(name), |resident| resident.is_repacked[expert])
     }
 
     /// The first `count` elements of the buffer `name`.
@@ -260,27 +263,27 @@ impl<'a> KernelArgs<'a> {
     /// The first `count` elements of the buffer `name`, writable.
     pub fn output<T: Pod>(&self, name: &str, count: usize) -> Output<'a, T> {
         let region = self.region::<T>(name, count);
-        assert!(region.written, "kernel {}: buffer `{name}` is bound read-only", self.round.kernel.name);
+        assert!(region.written, "kernel {}: buffer `{name}` is bound read-only", self.phase.kernel.name);
         Output { start: region.start.cast(), count, life: PhantomData }
     }
 
     /// Claims ranges of `0..items` in units of `grain` until all items are claimed. Each thread owns a
     /// contiguous range and then steals from other threads.
-    pub fn share(&self, items: usize, grain: usize) -> WorkRanges<'a> {
-        WorkRanges::new(self.round.taken, self.worker, items, grain)
+    pub fn claim(&self, items: usize, grain: usize) -> WorkRanges<'a> {
+        WorkRanges::new(self.phase.claimed, self.worker, items, grain)
     }
 
-    /// Like [`KernelArgs::share`], for items that are parts of a batch's rows, in order. Threads own the same
+    /// Like [`KernelArgs::claim`], for items that are parts of a batch's rows, in order. Threads own the same
     /// rows in successive dispatches and find them in their caches. Stealing a row across caches is slow, so
     /// the tail of each range is not stolen.
-    pub fn share_rows(&self, items: usize, grain: usize) -> WorkRanges<'a> {
-        self.share(items, grain).that_stay()
+    pub fn claim_rows(&self, items: usize, grain: usize) -> WorkRanges<'a> {
+        self.claim(items, grain).reserve_tail()
     }
 
     /// This thread's static range of the items, in units of `grain`. There is no stealing, because each item
     /// is too little work.
-    pub fn own(&self, items: usize, grain: usize) -> Range<usize> {
-        let Range { start, end } = own(self.worker, self.round.workers, items.div_ceil(grain));
+    pub fn static_range(&self, items: usize, grain: usize) -> Range<usize> {
+        let Range { start, end } = owned_range(self.worker, self.phase.workers, items.div_ceil(grain));
         items.min(start * grain)..items.min(end * grain)
     }
 }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_are_not_measured_and_memory_is() {
+    fn bandwidth_measurement_exceeds_the_caches() {
         let mut pool = Pool::new(2).unwrap();
         for level in Isa::available() {
             assert_eq!(read_speed(&[1; 1000], level, &mut pool), Ok(None));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_whole_line_is_read() {
+    fn metrics_parsing_reads_all_whole_lines() {
         let bytes: Vec<u8> = (0..200_u8).collect();
         let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         let expected = words.fold(0_u64, u64::wrapping_add);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_no_data() {
+    fn excluded_ranges_are_not_allocated() {
         // More than anything else in this process allocates.
         const LENGTH: usize = 1 << 40;
         let before = data();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_and_the_pool_lives_on() {
+    fn panics_are_errors_and_the_pool_continues() {
         let mut pool = Pool::new(3).unwrap();
         for failing in 0..3 {
             let result = pool.run(&|number| assert!(number != failing, "thread {number} fell"));

@@ -180,7 +180,7 @@ fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[R
         end = end.max(other.end);
     }
     for (number, matrix) in matrices.iter().enumerate() {
-        let at_once = PIECE.div_ceil(matrix.of_one()[0]);
+        let at_once = PIECE.div_ceil(matrix.strip_bytes()[0]);
         for Range { start, end } in matrix.of_each() {
             all.extend((start..end).step_by(at_once).map(|first| {
                 let strips = first..end.min(first + at_once);
@@ -226,7 +226,7 @@ impl Piece {
                 let matrix = &matrices[*number];
                 for strip in strips.clone() {
                     // SAFETY: the caller's contract.
-                    unsafe { matrix.lay_out(strip, file, to) };
+                    unsafe { matrix.repack_strip(strip, file, to) };
                 }
                 matrix.places(strips.clone()).into_iter().for_each(release);
             }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_every_byte_and_what_was_copied_is_let_go() {
+    fn copies_are_complete_and_release_the_source() {
         let count = MIN_BYTES + 3 * PIECE + 12345;
         let mut memory = MmapMut::map_anon(count).unwrap();
         memory.copy_from_slice(&bytes(count));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_not_copied() {
+    fn excluded_ranges_are_not_copied() {
         let (file, expected) = (file_of(3 * PIECE), bytes(3 * PIECE));
         let left_out = [5..PIECE + 1, PIECE + 1..2 * PIECE];
         let repack = RepackInProgress::new(file.len(), &[5, PIECE + 1], &left_out, Vec::new()).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     /// Tensors: vector, matrix, vector, matrix with a vector between its planes, vector.
     #[test]
-    fn a_copy_stops_between_tensors_and_what_is_before_that_is_whole() {
+    fn copies_stop_between_tensors() {
         const SHAPE: [usize; 2] = [64, 32 * 1024];
         const CODES: usize = SHAPE[0] * SHAPE[1];
         const SCALES: usize = CODES / 32 * 2;

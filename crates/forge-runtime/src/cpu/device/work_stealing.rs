@@ -2,7 +2,7 @@
 //! is empty.
 //!
 //! A thread owns the same items in every dispatch of the same size. If the items are rows that other kernels
-//! wrote and will read, a stolen row moves to another core's cache and back. [`WorkRanges::that_stay`] keeps
+//! wrote and will read, a stolen row moves to another core's cache and back. [`WorkRanges::reserve_tail`] keeps
 //! the tail of each range for its owner.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub struct WorkRanges<'a> {
     /// Whether this thread claims from its own range.
     own: bool,
     /// Whether the tail of each range is reserved for its owner.
-    stay: bool,
+    reserves_tail: bool,
     /// Maximum number of pieces per claim.
     most: usize,
 }
@@ -45,14 +45,14 @@ impl<'a> WorkRanges<'a> {
             owner,
             left: taken.len(),
             own: true,
-            stay: false,
+            reserves_tail: false,
             most: 1,
         }
     }
 
     /// Reserves the last eighth of each range for its owner.
-    pub(crate) fn that_stay(self) -> Self {
-        WorkRanges { stay: true, ..self }
+    pub(crate) fn reserve_tail(self) -> Self {
+        WorkRanges { reserves_tail: true, ..self }
     }
 
     /// Allows claims of up to `most` pieces. Claims get smaller as a range runs out.
@@ -68,7 +68,7 @@ impl<'a> WorkRanges<'a> {
 }
 
 /// The range of items that `thread` owns.
-pub(crate) fn own(thread: usize, threads: usize, items: usize) -> Range<usize> {
+pub(crate) fn owned_range(thread: usize, threads: usize, items: usize) -> Range<usize> {
     let first = |thread: usize| (thread * items).div_ceil(threads);
     first(thread)..first(thread + 1)
 }
@@ -86,9 +86,9 @@ impl Iterator for WorkRanges<'_> {
     fn next(&mut self) -> Option<Range<usize>> {
         let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
         while self.left > 0 {
-            let Range { start: begin, end } = own(self.owner, threads, pieces);
+            let Range { start: begin, end } = owned_range(self.owner, threads, pieces);
             let RangeCursor(taken) = &self.taken[self.owner];
-            let last = if self.stay && !self.own { (end - begin) / TAIL_FRACTION } else { 0 };
+            let last = if self.reserves_tail && !self.own { (end - begin) / TAIL_FRACTION } else { 0 };
             // A plain load does not take the cache line from other cores.
             let mut before = taken.load(Ordering::Relaxed);
             while begin + before + last < end {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_take_their_own_items_and_then_what_others_left() {
+    fn threads_claim_their_range_and_then_steal() {
         let taken = three();
         let alone: Vec<_> = WorkRanges::new(&taken, 1, 10, 2).collect();
         assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_items_that_stay_are_left_to_their_thread() {
+    fn reserved_tails_are_not_stolen() {
         let taken = three();
-        let first = |owner| WorkRanges::new(&taken, owner, 48, 1).that_stay();
+        let first = |owner| WorkRanges::new(&taken, owner, 48, 1).reserve_tail();
         let alone: Vec<_> = first(0).map(|range| range.start).collect();
         assert_eq!(alone, (0..30).chain(32..46).collect::<Vec<_>>(), "all but two of sixteen");
         let left: Vec<_> = [1, 2].into_iter().flat_map(first).map(|range| range.start).collect();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn much_is_taken_at_once_while_much_is_left() {
+    fn claims_shrink_with_the_remaining_items() {
         let taken = three();
         let first = |owner| WorkRanges::new(&taken, owner, 96, 2).up_to(8);
         assert_eq!(first(0).at_once(), 16);
@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_taken_once() {
+    fn each_item_is_claimed_once() {
         for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
-            for (stay, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
+            for (reserves_tail, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
                 let taken = three();
                 let shares = [2, 0, 1].map(|owner| {
                     let ranges = WorkRanges::new(&taken, owner, items, grain).up_to(most);
-                    if stay { ranges.that_stay() } else { ranges }
+                    if reserves_tail { ranges.reserve_tail() } else { ranges }
                 });
                 let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
                 all.sort_unstable();

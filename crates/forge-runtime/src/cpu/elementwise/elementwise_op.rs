@@ -24,7 +24,7 @@ impl Task for Numbers<'_> {
     fn run<S: Simd>(self) {
         let Elementwise { mut function, width } = *self.shape;
         if function == Function::ScaleBy {
-            function = Function::Each(UnaryOp::Scale(self.call.input::<f32>("b", 1)[0]));
+            function = Function::Unary(UnaryOp::Scale(self.call.input::<f32>("b", 1)[0]));
         }
         let rows = self.call.scalar(0);
         let count = rows * width;
@@ -32,11 +32,11 @@ impl Task for Numbers<'_> {
         let y = self.call.output::<f32>("y", count);
         let b = match function {
             // `ScaleBy` was converted to a constant scale above.
-            Function::Each(_) | Function::ScaleBy => a,
+            Function::Unary(_) | Function::ScaleBy => a,
             Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
-            Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
+            Function::ScaleRows => return self.times(a, self.call.input::<f32>("b", rows), y),
         };
-        let range = self.call.own(count, GRAIN);
+        let range = self.call.static_range(count, GRAIN);
         // SAFETY: this range belongs to this thread.
         let to = unsafe { y.part(range.clone()) };
         let (a, b) = (&a[range.clone()], &b[range.clone()]);
@@ -61,7 +61,7 @@ impl Numbers<'_> {
     /// Multiplies each row of `a` by its element of `b`.
     fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
         let width = self.shape.width;
-        for row in self.call.own(b.len(), 1) {
+        for row in self.call.static_range(b.len(), 1) {
             let range = row * width..(row + 1) * width;
             // SAFETY: this row belongs to this thread.
             let to = unsafe { y.part(range.clone()) };
@@ -86,8 +86,8 @@ impl VectorizedBinary for Function {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
-                Function::Each(each) => each.of::<S>(a),
-                Function::Multiply | Function::Times | Function::ScaleBy => S::mul(a, b),
+                Function::Unary(each) => each.of::<S>(a),
+                Function::Multiply | Function::ScaleRows | Function::ScaleBy => S::mul(a, b),
                 Function::Add => S::add(a, b),
             }
         }

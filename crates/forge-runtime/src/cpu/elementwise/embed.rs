@@ -34,11 +34,11 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
-        let in_strips = M::STRIPS && self.call.in_strips("table_codes");
+        let is_repacked = M::STRIPS && self.call.is_repacked("table_codes");
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
         let mut widened = [0.0_f32; BLOCK];
-        for row in self.call.own(rows, 1) {
+        for row in self.call.static_range(rows, 1) {
             let id = Some(ids[row] as usize).filter(|&id| id < vocabulary).unwrap_or(0);
             // SAFETY: this row belongs to this thread.
             let out = unsafe { stream.part(row * width..(row + 1) * width) };
@@ -46,7 +46,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
                 // SAFETY: `find` checked that the table has all its blocks, and a block's parts fill
                 // `widened`.
                 unsafe {
-                    if in_strips {
+                    if is_repacked {
                         let at = id / OUTPUTS * blocks + block;
                         for (column, x) in widened.iter_mut().enumerate() {
                             *x = number_of::<M>(table, at, id % OUTPUTS, column) * scale;

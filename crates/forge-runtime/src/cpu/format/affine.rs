@@ -79,7 +79,7 @@ pub(crate) unsafe fn codes<S: Simd, const BITS: usize>(from: *const u8, block: u
 }
 
 /// The constant to add to [`signed_codes`] to get the quants.
-pub(crate) const fn lacking<const BITS: usize>() -> i32 {
+pub(crate) const fn quant_offset<const BITS: usize>() -> i32 {
     if BITS == 8 { 128 } else { 0 }
 }
 
@@ -107,7 +107,7 @@ unsafe fn strip_group<const GROUP: usize, T>(scales: *const T, block: usize) -> 
 impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<BITS, GROUP, T> {
     const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
-    const LACKING: Option<i32> = Some(lacking::<BITS>());
+    const QUANT_OFFSET: Option<i32> = Some(quant_offset::<BITS>());
     const SMALL: bool = BITS <= 4;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {

@@ -17,7 +17,7 @@ pub struct Q8_0 {
 
 impl Matrix for Q8_0 {
     const SCALING: Scaling = Scaling::Scale;
-    const LACKING: Option<i32> = Some(0);
+    const QUANT_OFFSET: Option<i32> = Some(0);
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q8_0 {
@@ -122,7 +122,7 @@ pub struct Q4_0 {
 
 impl Matrix for Q4_0 {
     const SCALING: Scaling = Scaling::Scale;
-    const LACKING: Option<i32> = Some(-8);
+    const QUANT_OFFSET: Option<i32> = Some(-8);
     const SMALL: bool = true;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
@@ -202,7 +202,7 @@ const FIVE_BITS: usize = 5 * BLOCK / 8;
 
 impl Matrix for Q5_0 {
     const SCALING: Scaling = Scaling::Scale;
-    const LACKING: Option<i32> = Some(-16);
+    const QUANT_OFFSET: Option<i32> = Some(-16);
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q5_0 {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn strips_come_to_the_same_bits_however_they_are_read() {
+    fn repacked_reads_are_bitwise_identical() {
         let codes: Vec<u8> = (0..STRIPS * OUTPUTS * BLOCKS * BLOCK).map(|i| (i * 89 % 251) as u8).collect();
         let of_code = |i: usize| f16::from_f32(0.01 + 0.001 * (i % 7) as f32);
         let scales: Vec<f16> = (0..STRIPS * OUTPUTS * BLOCKS).map(of_code).collect();

@@ -20,7 +20,7 @@ impl<M: Matrix> ExpertStack<M> {
         blocks: usize,
     ) -> Self {
         let others = (call.matrices(experts) - 1) * record;
-        ExpertStack { first: M::find(&call.reaching(others), "weight", rows, blocks), record }
+        ExpertStack { first: M::find(&call.with_padding(others), "weight", rows, blocks), record }
     }
 
     /// The matrix at index `index`.

@@ -7,7 +7,7 @@ use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
 macro_rules! plain {
-    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal, { $($turned:item)? }) => {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal, { $($load_transposed:item)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(*const $element);
@@ -38,7 +38,7 @@ macro_rules! plain {
                 }
             }
 
-            $($turned)?
+            $($load_transposed)?
 
             const OF_BLOCK: usize = size_of::<$element>() * BLOCK;
 
@@ -69,7 +69,7 @@ macro_rules! plain {
 macro_rules! in_words {
     ($load:ident) => {
         #[inline(always)]
-        unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
+        unsafe fn load_transposed<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
             let first = self.0.wrapping_add(block * BLOCK).cast::<f32>();
             for part in 0..BLOCK / 2 / S::LANES {
                 let of_part = first.wrapping_add(part * S::LANES);
@@ -78,7 +78,7 @@ macro_rules! in_words {
                 // than 16 lanes.
                 unsafe {
                     let of_rows = rows.map(|row| of_part.wrapping_add(row * BLOCK / 2));
-                    S::turn(of_rows, words.0.as_mut_ptr().cast(), 16);
+                    S::transpose(of_rows, words.0.as_mut_ptr().cast(), 16);
                     for (lane, words) in words.0.iter().enumerate().take(S::LANES) {
                         let mut halves = Halves([0; 32]);
                         let halves = halves.0.as_mut_ptr();

@@ -10,7 +10,7 @@
 //! The products d * s and dmin * m are exact in f32.
 
 use crate::cpu::device::kernel_args::KernelArgs;
-use crate::cpu::format::affine::{codes, lacking, signed_codes};
+use crate::cpu::format::affine::{codes, quant_offset, signed_codes};
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::simd::vectors::Simd;
@@ -95,7 +95,7 @@ unsafe fn every_second(pairs: *const u8) -> [f32; OUTPUTS] {
 impl<const BITS: usize> Matrix for KQuant<BITS> {
     const SCALING: Scaling = Scaling::Offset;
     const WHOLE: usize = BLOCKS;
-    const LACKING: Option<i32> = Some(lacking::<BITS>());
+    const QUANT_OFFSET: Option<i32> = Some(quant_offset::<BITS>());
     const SMALL: bool = BITS <= 4;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {

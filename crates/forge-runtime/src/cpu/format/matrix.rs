@@ -36,8 +36,8 @@ pub(crate) trait Matrix: Copy {
     /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const PARTS: usize = 3;
-    /// The constant to add to the result of [`codes`](Matrix::codes), if the format has integer quants.
-    const LACKING: Option<i32> = None;
+    /// Added to each result of [`codes`](Matrix::codes) gives the quant; `None` without integer quants.
+    const QUANT_OFFSET: Option<i32> = None;
     /// Whether the quants are in 0..=15.
     const SMALL: bool = false;
 
@@ -89,7 +89,7 @@ pub(crate) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
-    /// The quants of a block as signed bytes, `LACKING` less than the real ones.
+    /// The quants of a block as signed bytes, minus [`QUANT_OFFSET`](Matrix::QUANT_OFFSET).
     #[inline(always)]
     unsafe fn codes(self, _block: usize) -> [i8; BLOCK] {
         [0; BLOCK]
@@ -213,7 +213,7 @@ pub(crate) trait Matrix: Copy {
     /// Transposed load: dequantizes a block of each of `LANES` rows and passes the columns to `to`. `rows`
     /// are block offsets relative to `block`, the first row's.
     #[inline(always)]
-    unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
+    unsafe fn load_transposed<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
         for part in 0..BLOCK / S::LANES {
             let (mut of_rows, mut of_columns) = (Tile16::ZEROS, Tile16::ZEROS);
             // SAFETY: the caller ensures that the matrix has these blocks; no instruction set has more than
@@ -222,7 +222,7 @@ pub(crate) trait Matrix: Copy {
                 for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {
                     S::store(numbers.as_mut_ptr(), self.widened::<S>(block + row, part));
                 }
-                S::turn(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
+                S::transpose(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
                 for (lane, column) in of_columns.0.iter().enumerate().take(S::LANES) {
                     to.take(part * S::LANES + lane, S::load(column.as_ptr()));
                 }

@@ -45,7 +45,7 @@ pub struct RepackedMatrix {
 pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
     let layout = model.layout();
     let mut survey =
-        RepackSurvey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        RepackSurvey { experts: &layout.experts, repacked: BTreeSet::new(), others: BTreeSet::new() };
     for (program, count) in
         [(Schedule::Decode, 1), (Schedule::Batch, 1), (Schedule::Batch, model.info().prefill_chunk)]
     {
@@ -58,7 +58,7 @@ pub fn survey(model: &dyn Model) -> Vec<RepackedMatrix> {
 /// A pass that computes nothing and records how weights are read. Planes are identified by their offset.
 struct RepackSurvey<'a> {
     experts: &'a [ExpertWeights],
-    in_strips: BTreeSet<RepackedMatrix>,
+    repacked: BTreeSet<RepackedMatrix>,
     /// Offsets of planes that are read in other ways.
     others: BTreeSet<usize>,
 }
@@ -66,13 +66,13 @@ struct RepackSurvey<'a> {
 impl RepackSurvey<'_> {
     /// Matrices that are read only as repacked, and with one shape.
     fn found(self) -> Vec<RepackedMatrix> {
-        let RepackSurvey { in_strips, others, .. } = self;
+        let RepackSurvey { repacked, others, .. } = self;
         let alone = |matrix: &&RepackedMatrix| {
-            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(RepackedMatrix::starts);
+            let shaped = repacked.iter().filter(|other| other != matrix).flat_map(RepackedMatrix::starts);
             let mut others = shaped.chain(others.iter().copied());
             !others.any(|other| matrix.starts().contains(&other))
         };
-        in_strips.iter().filter(alone).cloned().collect()
+        repacked.iter().filter(alone).cloned().collect()
     }
 }
 
@@ -98,7 +98,7 @@ impl Pass for RepackSurvey<'_> {
                 self.others.insert(binding.offset);
             }
         }
-        self.in_strips.extend(strips);
+        self.repacked.extend(strips);
     }
 
     fn barrier(&mut self) {}
@@ -143,7 +143,7 @@ impl RepackedMatrix {
     }
 
     /// Bytes of a strip in each plane.
-    pub(crate) fn of_one(&self) -> [usize; 2] {
+    pub(crate) fn strip_bytes(&self) -> [usize; 2] {
         self.planes.map(|[start, end]| (end - start) / self.count)
     }
 }
@@ -151,7 +151,7 @@ impl RepackedMatrix {
 /// How to repack planes that are read from disk, by their offset in the file.
 pub fn arrangements(matrices: &[RepackedMatrix]) -> HashMap<usize, Repacking> {
     let of_matrix = |matrix: &RepackedMatrix| {
-        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
+        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.strip_bytes());
         let arrangement = |bytes, arrange| Repacking { group_bytes: bytes, repack: arrange };
         [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
     };
@@ -177,7 +177,7 @@ impl RepackedMatrix {
         let (matrix, first) = (strips.start / self.count, strips.start % self.count);
         let [codes, scales] = self.starts().map(|start| start + matrix * self.record);
         let place = |start: usize, size: usize| start + first * size..start + (first + strips.len()) * size;
-        let [of_codes, of_scales] = self.of_one();
+        let [of_codes, of_scales] = self.strip_bytes();
         [place(codes, of_codes), place(scales, of_scales)]
     }
 
@@ -200,7 +200,7 @@ impl RepackedMatrix {
     ///
     /// # Safety
     /// `copy` must be as long as the file, and no other thread may access the bytes of this strip.
-    pub(crate) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
+    pub(crate) unsafe fn repack_strip(&self, strip: usize, file: &[u8], copy: *mut u8) {
         let [codes, scales] = self.places(strip..strip + 1).map(|place| {
             // SAFETY: planes are in bounds of the file, and so of the copy.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.add(place.start), place.len()) };
@@ -224,7 +224,7 @@ pub(crate) unsafe fn number_of<M: matrix::Matrix>(
         unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
     let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
     // Quant times scale is exact, so the offset is added to an exact product.
-    (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale + offset
+    (i32::from(word[column % 4].cast_signed()) + M::QUANT_OFFSET.unwrap_or(0)) as f32 * scale + offset
 }
 
 /// Interleaves 16 rows of `N`-byte words: the first word of each row, then the second of each.
@@ -246,7 +246,7 @@ mod tests {
     /// The number of matrices found if kernels read a matrix of 1,024 bytes of quants with these shapes, or
     /// unrepacked.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
-        let mut survey = RepackSurvey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
+        let mut survey = RepackSurvey { experts: &[], repacked: BTreeSet::new(), others: BTreeSet::new() };
         for strips in reads {
             let buffers = &["weight_codes", "weight_scales", "bias", "y"];
             let kernel = Kernel {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_lies_in_strips_where_everybody_reads_it_so() {
+    fn matrices_are_repacked_if_all_readers_support_it() {
         assert_eq!(found(&[Some([32, 64])]), 1);
         assert_eq!(found(&[Some([32, 64]), Some([32, 63])]), 1, "columns are padded");
         assert_eq!(found(&[None]), 0);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_sixteen_rows_lie_side_by_side() {
+    fn repacking_interleaves_words_of_16_rows() {
         let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
         let mut strip = vec![0; rows.len()];
         interleave::<4>(&rows, &mut strip);

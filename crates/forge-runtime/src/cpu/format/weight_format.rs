@@ -37,15 +37,15 @@ pub trait WeightFormat {
     /// The format.
     const FORMAT: Format;
 
-    /// See [`crate::cpu::project()`].
-    fn project(call: &KernelArgs<'_>, shape: &Linear);
+    /// See [`crate::cpu::linear()`].
+    fn linear(call: &KernelArgs<'_>, shape: &Linear);
 
     /// See [`crate::cpu::embed()`].
     fn embed(call: &KernelArgs<'_>, shape: &Embed);
 
-    /// See [`crate::cpu::each_head()`].
+    /// See [`crate::cpu::per_head_linear()`].
     #[cfg(feature = "mla")]
-    fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear);
+    fn per_head_linear(call: &KernelArgs<'_>, shape: &PerHeadLinear);
 
     /// See [`crate::cpu::experts_inner()`].
     #[cfg(feature = "moe")]
@@ -74,7 +74,7 @@ macro_rules! stored {
             const FORMAT: Format = $value;
 
             #[cfg_attr(test, inline)]
-            fn project(call: &KernelArgs<'_>, shape: &Linear) {
+            fn linear(call: &KernelArgs<'_>, shape: &Linear) {
                 const { assert!(<$format as Matrix>::STRIPS == Self::FORMAT.is_repackable()) };
                 assert_eq!(shape.format, Self::FORMAT);
                 linear::products::<$format>(call, shape);
@@ -88,7 +88,7 @@ macro_rules! stored {
 
             #[cfg(feature = "mla")]
             #[cfg_attr(test, inline)]
-            fn each_head(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
+            fn per_head_linear(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
                 assert_eq!(shape.format, Self::FORMAT);
                 per_head_matmul::products::<$format>(call, shape);
             }

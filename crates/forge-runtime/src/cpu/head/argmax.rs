@@ -24,7 +24,7 @@ pub fn argmax_join(call: &KernelArgs<'_>, shape: &ArgmaxJoin) {
     let (rows, words) = (call.scalar(0), 2 * shape.candidates);
     let candidates = call.input::<u32>("candidates", rows * words);
     let ids = call.output::<u32>("ids", rows);
-    for row in call.share(rows, 1).flatten() {
+    for row in call.claim(rows, 1).flatten() {
         let (mut best, mut best_id) = (0, 0);
         for pair in candidates[row * words..(row + 1) * words].chunks_exact(2) {
             let (key, id) = (pair[0], pair[1]);
@@ -55,7 +55,7 @@ impl Task for Largest<'_> {
         let logits = self.call.input::<f32>("logits", rows * vocabulary);
         let ids = self.call.output::<u32>("ids", rows);
         let whole = vocabulary / S::LANES * S::LANES;
-        for row in self.call.share(rows, 1).flatten() {
+        for row in self.call.claim(rows, 1).flatten() {
             let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
             // SAFETY: vectors up to `whole` are in bounds of the row.
             let mut largest = unsafe {

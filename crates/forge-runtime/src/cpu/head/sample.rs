@@ -22,7 +22,7 @@ pub fn sample(call: &KernelArgs<'_>, shape: &Sample) {
     let ids = call.output::<u32>("ids", rows);
     let (draws, _) = draws.as_chunks();
     let mut weights = WEIGHTS.take();
-    for row in call.share(rows, 1).flatten() {
+    for row in call.claim(rows, 1).flatten() {
         let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
         let draw = DeviceSampling::of(draws[row]);
         let id = if draw.is_greedy() {

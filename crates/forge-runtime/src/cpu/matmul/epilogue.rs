@@ -187,7 +187,7 @@ impl<'a> EpilogueContext<'a> {
 
     /// Writes the additional outputs of partition `index`. No other thread may have that partition.
     #[inline(always)]
-    pub(crate) unsafe fn leave(&self, index: usize, share: PartialResults) {
+    pub(crate) unsafe fn write_partials(&self, index: usize, share: PartialResults) {
         // SAFETY: the caller's contract.
         unsafe {
             match &self.left {

@@ -42,19 +42,19 @@ const ENOUGH_PANELS: usize = 8;
 const MIN_LONG_ROW_BLOCKS: usize = 64;
 
 /// Runs this thread's part of a linear layer with weight format `F`.
-pub fn project<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
-    F::project(call, shape);
+pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
+    F::linear(call, shape);
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
         return int8_gemm::products::<M>(call, shape);
     }
-    if M::STRIPS && call.in_strips("weight_codes") {
+    if M::STRIPS && call.is_repacked("weight_codes") {
         return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     #[cfg(target_arch = "x86_64")]
-    if call.level().has_tiles() && !call.alone() && !is_encoded::<M>(call, shape) {
+    if call.level().has_tiles() && !call.is_decode() && !is_encoded::<M>(call, shape) {
         return bf16_split_amx::products::<M>(call, shape);
     }
     call.level().run(LinearTask::<M> { call, shape, format: PhantomData });
@@ -63,7 +63,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
 /// Whether activations are quantized.
 #[inline(always)]
 fn is_encoded<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) -> bool {
-    M::LACKING.is_some() && !shape.chooses && !call.exact()
+    M::QUANT_OFFSET.is_some() && !shape.chooses && !call.exact()
 }
 
 struct LinearTask<'a, M> {
@@ -79,16 +79,16 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-        let of_one = self.shape.norm.is_some()
+        let single_row_only = self.shape.norm.is_some()
             || self.shape.own_norm.is_some()
             || matches!(
                 self.shape.epilogue,
                 Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
             );
-        assert!(rows == 1 || !of_one, "{:?} supports one row, but there are {rows}", self.shape);
+        assert!(rows == 1 || !single_row_only, "{:?} supports one row, but there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= FEW { 0 } else { gemm::room(rows.min(ROWS)) };
+        let panel = if rows <= FEW { 0 } else { gemm::scratch_len(rows.min(ROWS)) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -104,7 +104,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
         // In decode, activations are quantized only where it is faster.
-        if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
+        if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.is_decode()) {
             let x = encoded_rows::<S>(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
@@ -123,8 +123,8 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         // write different outputs.
         unsafe {
             match rows {
-                1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(Sequential),
-                1 if call.alone() => work.few_rows::<S, 4, 1>(PerOutput(RowMajor)),
+                1 if call.is_decode() && is_in_order => work.few_rows::<S, 1, 1>(Sequential),
+                1 if call.is_decode() => work.few_rows::<S, 4, 1>(PerOutput(RowMajor)),
                 1 => work.few_rows::<S, 1, 1>(Transposed),
                 2 => work.few_rows::<S, 1, 2>(Transposed),
                 3 => work.few_rows::<S, 1, 3>(Transposed),
@@ -161,7 +161,7 @@ impl<M: Matrix> LinearCall<'_, M> {
         // Item order: all panels of one group of rows, then the next group. Consecutive items share x.
         // Weights are decoded once per group, so groups are as large as load balance allows.
         let of_item = x.len().clamp(ROWS / 4, most);
-        for item in call.share_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
+        for item in call.claim_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &x[first_row..x.len().min(first_row + of_item)];
             let of_panel = (first_output, (outputs - first_output).min(PANEL));
@@ -184,34 +184,39 @@ pub(crate) fn prepared_x<'a>(
     shape: &Linear,
     rows: usize,
     columns: usize,
-    room: &'a mut [f32],
+    padded_x: &'a mut [f32],
 ) -> &'a [f32] {
     let x = call.input::<f32>("x", rows * shape.inputs);
     if !shape.own_norm.is_some_and(|norm| norm.gain) {
-        return whole_rows(x, shape.inputs, columns, room);
+        return whole_rows(x, shape.inputs, columns, padded_x);
     }
     let gain = call.input::<f32>("x_gain", shape.inputs);
-    room[shape.inputs..].fill(0.0);
-    for ((to, x), gain) in room.iter_mut().zip(x).zip(gain) {
+    padded_x[shape.inputs..].fill(0.0);
+    for ((to, x), gain) in padded_x.iter_mut().zip(x).zip(gain) {
         *to = x * gain;
     }
-    room
+    padded_x
 }
 
-/// Rows of x with the length of weight rows: padded with zeros in `room`, or unchanged if no padding is
+/// Rows of x with the length of weight rows: padded with zeros in `padded_x`, or unchanged if no padding is
 /// needed.
 #[inline(always)]
-pub(crate) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: &'a mut [f32]) -> &'a [f32] {
+pub(crate) fn whole_rows<'a>(
+    x: &'a [f32],
+    inputs: usize,
+    columns: usize,
+    padded_x: &'a mut [f32],
+) -> &'a [f32] {
     if inputs == columns {
         return x;
     }
-    whole_rows_to(x, inputs, columns, room);
-    room
+    whole_rows_to(x, inputs, columns, padded_x);
+    padded_x
 }
 
 /// Copies rows of `inputs` elements to rows of `columns` elements, padded with zeros.
-pub(crate) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, room: &mut [f32]) {
-    for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
+pub(crate) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, padded_x: &mut [f32]) {
+    for (to, from) in padded_x.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
         to[..inputs].copy_from_slice(from);
         to[inputs..].fill(0.0);
     }

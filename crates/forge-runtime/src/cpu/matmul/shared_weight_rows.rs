@@ -18,7 +18,7 @@ pub(crate) const TOGETHER: usize = 4;
 pub(crate) struct SharedWeightGemm<'a, M> {
     pub(crate) matrix: M,
     /// Whether the matrices are repacked; x is then quantized.
-    pub(crate) in_strips: bool,
+    pub(crate) is_repacked: bool,
     /// Blocks per row of the matrices, and of x.
     pub(crate) blocks: usize,
     pub(crate) x: Activations<'a>,
@@ -32,7 +32,7 @@ pub(crate) enum Activations<'a> {
     /// f32, in the summation order that is fastest for decode.
     Stored(&'a [f32]),
     /// f32, in the summation order of the GEMM.
-    Turned(&'a [f32]),
+    Batch(&'a [f32]),
     /// Quantized to int8.
     Codes(&'a [QuantizedRow]),
 }
@@ -55,17 +55,17 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         // SAFETY: the caller's contract.
         unsafe {
             match self.x {
-                Activations::Codes(x) if self.in_strips => {
+                Activations::Codes(x) if self.is_repacked => {
                     let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
                     let (matrix, blocks, streams) = (self.matrix, self.blocks, self.level.streams());
                     let of = RepackedRows { matrix, first, strips, blocks, streams };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
-                        true => of.of_one::<S>(a, values, pitch),
+                        true => of.multiply_row::<S>(a, values, pitch),
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
                     }
                 }
-                Activations::Turned(x) => {
+                Activations::Batch(x) => {
                     let (of_matrix, outputs) = ((self.matrix, self.blocks), (first, count));
                     let x = some.map(|row| x[row * self.blocks * BLOCK..].as_ptr());
                     match is_one {

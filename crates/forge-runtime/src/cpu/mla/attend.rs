@@ -2,8 +2,8 @@
 //! softmax(scale · (q·c + r·k)) c over the lines of a row's slot, where a line is a latent c and a RoPE key
 //! k.
 //!
-//! Scalars: rows, context, splits. Buffers: q, turned, latents, slots, positions, heads[, partials]. With a
-//! prologue: queries, latent, key, gain instead of turned; latents are written. It is multi-query attention
+//! Scalars: rows, context, splits. Buffers: q, q_rope, latents, slots, positions, heads[, partials]. With a
+//! prologue: queries, latent, key, gain instead of q_rope; latents are written. It is multi-query attention
 //! with one KV head, whose values are the first channels of its keys. A thread takes some heads of a row and
 //! steps through the cache, so that each line is loaded once for all of them.
 
@@ -41,14 +41,14 @@ struct Heads<'a, C> {
 impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAttend { heads, width, turned, scale, ref prologue, .. } = *self.shape;
+        let LatentAttend { heads, width, rope_width, scale, ref prologue, .. } = *self.shape;
         let call = self.call;
-        let (rows, record) = (call.scalar(0), width + turned);
+        let (rows, record) = (call.scalar(0), width + rope_width);
         let lines = Lines::find(call, rows, record);
         let q = call.input::<f32>("q", rows * heads * width);
         let out = call.output::<f32>("heads", rows * heads * width);
-        let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, turned]));
-        let ready = raw.is_none().then(|| call.input::<f32>("turned", rows * heads * turned));
+        let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, rope_width]));
+        let ready = raw.is_none().then(|| call.input::<f32>("q_rope", rows * heads * rope_width));
         let written = raw.as_ref().map(|_| {
             assert!(!lines.share_slots(), "fused MLA append supports one row per slot");
             call.output::<C>("latents", lines.count())
@@ -61,18 +61,18 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let padded = record.next_multiple_of(16);
         // Each thread computes the row's own line itself, because the cached copy may not yet be written by
         // its thread.
-        let room = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
+        let table_len = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
-        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
+        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + table_len);
         let (queries, scratch) = scratch.split_at_mut(at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(at_once * STEP);
         let (largest, scratch) = scratch.split_at_mut(at_once);
         let totals = &mut [total_from(0.0); HEADS];
         let (made, scratch) = scratch.split_at_mut(padded);
-        let (kept, turns) = scratch.split_at_mut(padded);
+        let (kept, cos_sin) = scratch.split_at_mut(padded);
         let shares = heads.div_ceil(at_once);
-        for item in call.share(rows * shares, 1).flatten() {
+        for item in call.claim(rows * shares, 1).flatten() {
             let (row, first) = (item / shares, item % shares * at_once);
             let count = (heads - first).min(at_once);
             let (queries, sums) = (&mut queries[..count * padded], &mut sums[..count * padded]);
@@ -82,16 +82,16 @@ impl<C: KvElement> Task for Heads<'_, C> {
             totals.fill(total_from(0.0));
             let position = lines.position(row);
             if let Some(prepare) = prologue {
-                prepare.rotation.cos_sin(position, call.scalar(1), turns);
+                prepare.rotation.cos_sin(position, call.scalar(1), cos_sin);
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
-                let turning = &mut query[width..record];
+                let q_rope = &mut query[width..record];
                 // SAFETY: this runs compiled for its instruction set.
                 match (&raw, ready) {
-                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, turns, turning) },
+                    (Some(raw), _) => unsafe { raw.query::<S>(row, head, cos_sin, q_rope) },
                     (None, Some(ready)) => {
-                        turning.copy_from_slice(&ready[(row * heads + head) * turned..][..turned]);
+                        q_rope.copy_from_slice(&ready[(row * heads + head) * rope_width..][..rope_width]);
                     }
                     (None, None) => {}
                 }
@@ -111,7 +111,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
                 // SAFETY: this runs compiled for its instruction set; the first heads of this row belong to
                 // one thread. `kept` holds a record of f32 elements, and no format is larger.
                 unsafe {
-                    raw.line::<S>(row, turns, &mut made[..record]);
+                    raw.line::<S>(row, cos_sin, &mut made[..record]);
                     let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), record);
                     C::store(own, &made[..record]);
                     softmax.take::<S, C>(own.as_ptr(), 1);

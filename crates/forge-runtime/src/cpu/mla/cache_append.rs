@@ -1,7 +1,7 @@
 //! MLA cache append: prepares lines and stores them. A line is a latent and a RoPE key.
 //!
 //! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with preparation also queries,
-//! gain and turned. `latents` is `[slot, context, width + turned]` for one layer.
+//! gain and q_rope. `latents` is `[slot, context, width + rope_width]` for one layer.
 
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::rope_tables::RopeTables;
@@ -32,37 +32,38 @@ struct Rows<'a, C> {
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAppend { width, turned, ref prepare, .. } = *self.shape;
+        let LatentAppend { width, rope_width, ref prepare, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let lines = Lines::find(call, rows, width + turned);
+        let lines = Lines::find(call, rows, width + rope_width);
         let latents = call.output::<C>("latents", lines.count());
         let Some(prepare) = prepare else {
-            let (latent, key) = (call.input::<f32>("latent", rows * width), call.input("key", rows * turned));
-            for row in call.own(rows, 1) {
+            let (latent, key) =
+                (call.input::<f32>("latent", rows * width), call.input("key", rows * rope_width));
+            for row in call.static_range(rows, 1) {
                 let at = lines.of_row(row);
                 // SAFETY: this row belongs to this thread, and no other row has its slot and position.
-                let line = unsafe { latents.part(at..at + width + turned) };
+                let line = unsafe { latents.part(at..at + width + rope_width) };
                 C::store(&mut line[..width], &latent[row * width..][..width]);
-                C::store(&mut line[width..], &key[row * turned..][..turned]);
+                C::store(&mut line[width..], &key[row * rope_width..][..rope_width]);
             }
             return;
         };
-        let raw = Raw::find(call, prepare, rows, [width, turned]);
-        let of_queries = prepare.heads * turned;
-        let to = call.output::<f32>("turned", rows * of_queries);
-        let mut scratch = Scratch::take(prepare.rotation.table_len() + width + turned);
-        let (turns, made) = scratch.split_at_mut(prepare.rotation.table_len());
-        for row in call.own(rows, 1) {
-            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), turns);
+        let raw = Raw::find(call, prepare, rows, [width, rope_width]);
+        let of_queries = prepare.heads * rope_width;
+        let to = call.output::<f32>("q_rope", rows * of_queries);
+        let mut scratch = Scratch::take(prepare.rotation.table_len() + width + rope_width);
+        let (cos_sin, made) = scratch.split_at_mut(prepare.rotation.table_len());
+        for row in call.static_range(rows, 1) {
+            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), cos_sin);
             let at = lines.of_row(row);
             // SAFETY: as above.
             unsafe {
-                raw.line::<S>(row, turns, made);
-                C::store(latents.part(at..at + width + turned), made);
+                raw.line::<S>(row, cos_sin, made);
+                C::store(latents.part(at..at + width + rope_width), made);
                 let to = to.part(row * of_queries..(row + 1) * of_queries);
-                for (head, to) in to.chunks_exact_mut(turned).enumerate() {
-                    raw.query::<S>(row, head, turns, to);
+                for (head, to) in to.chunks_exact_mut(rope_width).enumerate() {
+                    raw.query::<S>(row, head, cos_sin, to);
                 }
             }
         }
@@ -121,7 +122,7 @@ pub(crate) struct Raw<'a> {
     gain: &'a [f32],
     prepare: &'a LatentPrepare,
     width: usize,
-    turned: usize,
+    rope_width: usize,
 }
 
 impl<'a> Raw<'a> {
@@ -129,7 +130,7 @@ impl<'a> Raw<'a> {
         call: &KernelArgs<'a>,
         prepare: &'a LatentPrepare,
         rows: usize,
-        [width, turned]: [usize; 2],
+        [width, rope_width]: [usize; 2],
     ) -> Raw<'a> {
         Raw {
             queries: call.input("queries", rows * prepare.columns.queries_pitch),
@@ -138,33 +139,33 @@ impl<'a> Raw<'a> {
             gain: call.input("gain", width),
             prepare,
             width,
-            turned,
+            rope_width,
         }
     }
 
     /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
-    pub(crate) unsafe fn line<S: Simd>(&self, row: usize, turns: &[f32], to: &mut [f32]) {
+    pub(crate) unsafe fn line<S: Simd>(&self, row: usize, cos_sin: &[f32], to: &mut [f32]) {
         let LatentPrepare { columns, epsilon, ref rotation, .. } = *self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
-        let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.turned];
+        let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.rope_width];
         let (latent, key) = to.split_at_mut(self.width);
         // SAFETY: the caller has checked the instruction set.
         unsafe {
             norm::<S>(of_latent, Some(self.gain), epsilon, latent);
             key.copy_from_slice(of_key);
-            rotation.rotate::<S>(key, turns);
+            rotation.rotate::<S>(key, cos_sin);
         }
     }
 
     /// Writes the rotated RoPE part of a head's query.
     #[inline(always)]
-    pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, turns: &[f32], to: &mut [f32]) {
-        let LatentColumns { queries_pitch, turned_first, .. } = self.prepare.columns;
-        let at = row * queries_pitch + turned_first + head * self.turned;
-        to.copy_from_slice(&self.queries[at..at + self.turned]);
+    pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, cos_sin: &[f32], to: &mut [f32]) {
+        let LatentColumns { queries_pitch, q_rope_first, .. } = self.prepare.columns;
+        let at = row * queries_pitch + q_rope_first + head * self.rope_width;
+        to.copy_from_slice(&self.queries[at..at + self.rope_width]);
         // SAFETY: the caller has checked the instruction set.
-        unsafe { self.prepare.rotation.rotate::<S>(to, turns) };
+        unsafe { self.prepare.rotation.rotate::<S>(to, cos_sin) };
     }
 }
 

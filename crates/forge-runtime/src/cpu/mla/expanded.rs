@@ -13,7 +13,7 @@ use half::f16;
 use std::slice::{from_mut, from_ref};
 
 /// Runs this thread's part of the tile load.
-pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
+pub fn load_latents(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
     match shape.cache {
         Format::F32 => lines::<f32>(call, shape),
         Format::F16 => lines::<f16>(call, shape),
@@ -22,25 +22,25 @@ pub fn latent_share(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
 }
 
 fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
-    let MlaLoadLatents { width, turned, .. } = *shape;
-    let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + turned);
+    let MlaLoadLatents { width, rope_width, .. } = *shape;
+    let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + rope_width);
     let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
     let latents = &call.input::<C>("latents", first + rows * record)[first..];
-    let (share, keys) =
-        (call.output::<f32>("share", rows * width), call.output("turned_keys", rows * turned));
-    for row in call.share_rows(rows, 1).flatten() {
+    let (tile, keys) =
+        (call.output::<f32>("latent_tile", rows * width), call.output("k_rope", rows * rope_width));
+    for row in call.claim_rows(rows, 1).flatten() {
         let (latent, key) = latents[row * record..][..record].split_at(width);
         // SAFETY: this position belongs to this thread.
-        let (share, keys) = unsafe {
-            (share.part(row * width..(row + 1) * width), keys.part(row * turned..(row + 1) * turned))
+        let (tile, keys) = unsafe {
+            (tile.part(row * width..(row + 1) * width), keys.part(row * rope_width..(row + 1) * rope_width))
         };
-        share.iter_mut().zip(latent).for_each(|(to, from)| *to = (*from).into());
+        tile.iter_mut().zip(latent).for_each(|(to, from)| *to = (*from).into());
         keys.iter_mut().zip(key).for_each(|(to, from): (&mut f32, _)| *to = (*from).into());
     }
 }
 
 /// Runs this thread's part of the attention.
-pub fn attend_unfolded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
+pub fn attend_expanded(call: &KernelArgs<'_>, shape: &MlaAttentionExpanded) {
     call.level().run(Heads { call, shape });
 }
 
@@ -54,20 +54,20 @@ impl Task for Heads<'_> {
     fn run<S: Simd>(self) {
         let Heads {
             call,
-            shape: &MlaAttentionExpanded { heads, keys, turned, values, queries_pitch, scale },
+            shape: &MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
         } = self;
         let (rows, begin, end) = (call.scalar(0), call.scalar(1), call.scalar(2));
         let of_heads = |name, width| call.input::<f32>(name, (end - begin) * heads * width);
         let (all_keys, all_values) = (of_heads("keys", keys), of_heads("values", values));
-        let turned_keys = call.input::<f32>("turned_keys", (end - begin) * turned);
+        let k_rope = call.input::<f32>("k_rope", (end - begin) * rope_width);
         let (q, r) =
-            (call.input::<f32>("q", rows * queries_pitch), call.input("turned", rows * heads * turned));
+            (call.input::<f32>("q", rows * queries_pitch), call.input("q_rope", rows * heads * rope_width));
         let positions = call.input::<u32>("positions", rows);
         let (out, carried) =
             (call.output("heads", rows * heads * values), call.output("carried", 2 * rows * heads));
         // A step's keys are stored with the RoPE key appended to each head's own, and values at the same
         // stride.
-        let width = values.max(keys + turned);
+        let width = values.max(keys + rope_width);
         let padded = width.next_multiple_of(16);
         let mut scratch = Scratch::take(2 * padded + STEP + 2 * STEP * width);
         let (query, rest) = scratch.split_at_mut(padded);
@@ -75,7 +75,7 @@ impl Task for Heads<'_> {
         let (weights, rest) = rest.split_at_mut(STEP);
         let (step_keys, step_values) = rest.split_at_mut(STEP * width);
         step_keys.fill(0.0);
-        for item in call.share_rows(rows * heads, 1).flatten() {
+        for item in call.claim_rows(rows * heads, 1).flatten() {
             let (row, head) = (item / heads, item % heads);
             let seen = end.min(positions[row] as usize + 1);
             // SAFETY: this head of this row belongs to this thread.
@@ -85,7 +85,7 @@ impl Task for Heads<'_> {
             let (mut largest, mut total) = (f32::NEG_INFINITY, total_from(0.0));
             query.fill(0.0);
             query[..keys].copy_from_slice(&q[row * queries_pitch + head * keys..][..keys]);
-            query[keys..keys + turned].copy_from_slice(&r[item * turned..][..turned]);
+            query[keys..keys + rope_width].copy_from_slice(&r[item * rope_width..][..rope_width]);
             query.iter_mut().for_each(|query| *query *= scale);
             sums.fill(0.0);
             if begin > 0 {
@@ -97,7 +97,7 @@ impl Task for Heads<'_> {
                 for place in 0..count {
                     let (line, key) = (start - begin + place, &mut step_keys[place * width..][..width]);
                     key[..keys].copy_from_slice(&all_keys[(line * heads + head) * keys..][..keys]);
-                    key[keys..keys + turned].copy_from_slice(&turned_keys[line * turned..][..turned]);
+                    key[keys..keys + rope_width].copy_from_slice(&k_rope[line * rope_width..][..rope_width]);
                     let value = &all_values[(line * heads + head) * values..][..values];
                     step_values[place * width..][..values].copy_from_slice(value);
                 }

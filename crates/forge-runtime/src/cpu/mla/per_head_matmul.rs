@@ -18,8 +18,8 @@ use forge_ops::PerHeadLinear;
 use std::marker::PhantomData;
 
 /// Runs this thread's part, with weight format `F`.
-pub fn each_head<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
-    F::each_head(call, shape);
+pub fn per_head_linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
+    F::per_head_linear(call, shape);
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
@@ -35,17 +35,17 @@ struct Of<'a, M> {
 impl<M: Matrix> Task for Of<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let PerHeadLinear { heads, rows: of_matrix, columns, turned, pitch, .. } = *self.shape;
+        let PerHeadLinear { heads, rows: of_matrix, columns, transposed, pitch, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = columns.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let matrix = M::find(call, "weight", heads * of_matrix, blocks);
-        let taken = heads * if turned { of_matrix } else { columns };
+        let taken = heads * if transposed { of_matrix } else { columns };
         let x = call.input::<f32>("x", (rows - 1) * pitch + taken);
-        let y = call.output::<f32>("y", rows * heads * if turned { columns } else { of_matrix });
-        if turned {
+        let y = call.output::<f32>("y", rows * heads * if transposed { columns } else { of_matrix });
+        if transposed {
             // The unit of work is some columns of a head: blocks, in whole groups.
-            for item in call.share(heads * blocks / M::WHOLE, 1).flatten() {
+            for item in call.claim(heads * blocks / M::WHOLE, 1).flatten() {
                 let (head, first) = (item / (blocks / M::WHOLE), item % (blocks / M::WHOLE) * M::WHOLE);
                 for block in first..(first + M::WHOLE).min(columns.div_ceil(BLOCK)) {
                     let count = (columns - block * BLOCK).min(BLOCK);
@@ -83,11 +83,11 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         }
         let x = if is_ready { x } else { &scratch };
-        let x = if call.alone() { Activations::Stored(x) } else { Activations::Turned(x) };
-        let products = SharedWeightGemm { matrix, in_strips: false, blocks, x, level: call.level() };
+        let x = if call.is_decode() { Activations::Stored(x) } else { Activations::Batch(x) };
+        let products = SharedWeightGemm { matrix, is_repacked: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
-        for item in call.share(heads * shares, 1).flatten() {
+        for item in call.claim(heads * shares, 1).flatten() {
             let (head, first) = (item / shares, item % shares * GRAIN);
             let count = (of_matrix - first).min(GRAIN);
             for start in (0..rows).step_by(TOGETHER) {

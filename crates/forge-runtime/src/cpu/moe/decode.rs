@@ -2,7 +2,7 @@
 //!
 //! Rows with a common expert are computed together, so that its weights are loaded once. In batch passes each
 //! row is batch-invariant: products are added in a fixed order, and a row's experts in the order of their
-//! indices. Activations are quantized as in [`crate::cpu::project()`].
+//! indices. Activations are quantized as in [`crate::cpu::linear()`].
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -112,8 +112,9 @@ impl<M: Matrix> Task for Of<'_, M> {
             Shape::Inner(of) => (of.norm, of.bias, Epilogue::Gate(of.gating), of.route.as_ref()),
             Shape::Sum(of) => (None, of.bias, of.epilogue, None),
         };
-        let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
-        assert!(rows == 1 || !of_one, "{shape:?} supports one row, but there are {rows}");
+        let single_row_only =
+            norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
+        assert!(rows == 1 || !single_row_only, "{shape:?} supports one row, but there are {rows}");
         let mut own = [0_u32; 2 * MOST.1];
         let routes = match route {
             None => call.input::<u32>("routes", rows * 2 * chosen),
@@ -124,23 +125,23 @@ impl<M: Matrix> Task for Of<'_, M> {
         };
         let pairs = Pairs::new(routes, chosen, experts);
         let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
-        let at_hand = call.at_hand(&numbers);
-        let turns = &at_hand.places[..];
-        if turns.is_empty() {
+        let ready = call.ready_experts(&numbers);
+        let places = &ready.places[..];
+        if places.is_empty() {
             return;
         }
         let is_sum = matches!(shape, Shape::Sum(_));
         // If not all experts are ready at once, their results are kept per pair, and summed in order in the
         // last phase.
-        let is_partial = is_sum && turns.len() < numbers.len();
-        let each = is_partial.then(|| call.room::<f32>(rows * chosen * outputs));
+        let is_partial = is_sum && places.len() < numbers.len();
+        let each = is_partial.then(|| call.workspace::<f32>(rows * chosen * outputs));
         // Numbers of rows of x and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let chooses = false;
-        let project = Linear {
+        let linear = Linear {
             format,
             outputs,
             inputs,
@@ -151,41 +152,41 @@ impl<M: Matrix> Task for Of<'_, M> {
             epilogue,
             chooses,
         };
-        let finish = EpilogueContext::new::<S>(call, &project, of_y);
-        let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
-        let is_in_strips =
-            |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
-        let count_of_turns = if is_sum { 1 } else { turns.len() };
-        let OutputPartition { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
+        let finish = EpilogueContext::new::<S>(call, &linear, of_y);
+        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.is_decode());
+        let is_expert_repacked = |place: &usize| {
+            is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
+        };
+        let batches = if is_sum { 1 } else { places.len() };
+        let OutputPartition { shares, size, piece } = match (places.iter().any(is_expert_repacked), is_sum) {
             (true, _) => {
-                let wanted =
-                    (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
+                let wanted = (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
                 OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
             }
             (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
             (false, false) => OutputPartition { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
         };
         let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
-        let (room, scratch) = scratch.split_at_mut(padded);
+        let (padded_x, scratch) = scratch.split_at_mut(padded);
         let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
-        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
+        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, padded_x);
         let coded = if is_encoded { encoded_rows::<S>(x, blocks * BLOCK) } else { Vec::new() };
-        let x = match (is_encoded, call.alone()) {
+        let x = match (is_encoded, call.is_decode()) {
             (true, _) => Activations::Codes(&coded),
             (false, true) => Activations::Stored(x),
-            (false, false) => Activations::Turned(x),
+            (false, false) => Activations::Batch(x),
         };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
-        for item in call.share(count_of_turns * pieces, 1).flatten() {
+        for item in call.claim(batches * pieces, 1).flatten() {
             // Every thread computes the routes; the thread with item 0 writes them.
             if item == 0 && route.is_some() {
                 // SAFETY: item 0 belongs to this thread.
                 unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
                     .copy_from_slice(routes);
             }
-            let turn = item / pieces;
-            let with = if is_sum { turns } else { &turns[turn..turn + 1] };
+            let batch = item / pieces;
+            let with = if is_sum { places } else { &places[batch..batch + 1] };
             // The last partitions may have no outputs.
             let first = item % pieces * piece;
             let count = outputs.min(first + piece).saturating_sub(first);
@@ -196,7 +197,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let matrix = stack.of(call.matrix_of(expert));
                 let products = SharedWeightGemm {
                     matrix,
-                    in_strips: is_in_strips(place),
+                    is_repacked: is_expert_repacked(place),
                     blocks,
                     x,
                     level: call.level(),
@@ -227,7 +228,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     }
                 }
             }
-            if !is_sum || !at_hand.is_last {
+            if !is_sum || !ready.is_last {
                 continue;
             }
             if let Some(each) = each.filter(|_| count > 0) {
@@ -240,14 +241,16 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
             for share in first / size..shares.min((first + piece) / size) {
                 let mut left = PartialResults::NOTHING;
-                let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
-                for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
-                    let sums = &mut sums[of_share.start - first..of_share.end - first];
+                let of_partition = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for (row, sums) in
+                    sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_partition.is_empty())
+                {
+                    let sums = &mut sums[of_partition.start - first..of_partition.end - first];
                     // SAFETY: these outputs belong to this thread.
-                    unsafe { finish.outputs(row, of_share.start, sums, &mut left) };
+                    unsafe { finish.outputs(row, of_partition.start, sums, &mut left) };
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.leave(share, left) };
+                unsafe { finish.write_partials(share, left) };
             }
         }
         keep(coded);

@@ -38,7 +38,7 @@ pub fn experts_group(call: &KernelArgs<'_>, shape: &ExpertsGroup) {
     let rows = call.scalar(0);
     let routes = call.input::<u32>("routes", rows * 2 * chosen);
     let (pairs, tiles) = (rows * chosen, 3 * most_tiles(rows, shape));
-    for _ in call.share(1, 1).flatten() {
+    for _ in call.claim(1, 1).flatten() {
         // SAFETY: the only item belongs to this thread.
         let (pairs, tiles) = unsafe {
             (
@@ -123,19 +123,20 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut runs = runs(call.input::<u32>("tiles", 3 * most));
         let mut numbers: Vec<usize> = runs.iter().map(|[expert, ..]| *expert).collect();
         numbers.dedup();
-        let at_hand: Vec<usize> =
-            call.at_hand(&numbers).places.into_iter().map(|place| numbers[place]).collect();
-        runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
+        let ready: Vec<usize> =
+            call.ready_experts(&numbers).places.into_iter().map(|place| numbers[place]).collect();
+        runs.retain(|[expert, ..]| ready.binary_search(expert).is_ok());
         // Number of pairs that share a row of x.
         let share_x = if gating.is_none() { 1 } else { chosen };
         let of_x = rows * chosen / share_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
-        let is_encoded = M::LACKING.is_some() && !call.exact();
-        let coded = is_encoded.then(|| call.room::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
-        if let Some(coded) = coded.filter(|_| call.round() == 0) {
+        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact();
+        let coded =
+            is_encoded.then(|| call.workspace::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
+        if let Some(coded) = coded.filter(|_| call.phase_index() == 0) {
             encode_rows(call, x, inputs, blocks, (&coded, blocks));
-            return call.another_round();
+            return call.request_phase();
         }
         if runs.is_empty() {
             return;
@@ -143,16 +144,16 @@ impl<M: Matrix> Task for Products<'_, M> {
         let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
         // Outputs per panel.
         let width = if is_encoded { int8_panel::PANEL } else { gemm::PANEL };
-        let of_panels = if is_encoded { ROWS * width } else { gemm::room(ROWS) };
+        let of_panels = if is_encoded { ROWS * width } else { gemm::scratch_len(ROWS) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + of_panels);
-        let (room, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
+        let (padded_x, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
         let mut filled = [EMPTY; int8_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were quantized in the first phase, and no thread writes them in this one.
         let coded = coded.map(|coded| QuantizedBatch { x: unsafe { coded.whole() }, pitch: blocks });
-        let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
-        let project = Linear {
+        let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut padded_x[..padded]) };
+        let linear = Linear {
             format,
             outputs,
             inputs,
@@ -163,9 +164,9 @@ impl<M: Matrix> Task for Products<'_, M> {
             epilogue,
             chooses: false,
         };
-        let finish = EpilogueContext::new::<S>(call, &project, rows * chosen);
+        let finish = EpilogueContext::new::<S>(call, &linear, rows * chosen);
         let count_of_panels = outputs.div_ceil(width);
-        for item in call.share(runs.len() * count_of_panels, 1).flatten() {
+        for item in call.claim(runs.len() * count_of_panels, 1).flatten() {
             let [expert, first, count] = runs[item / count_of_panels];
             let own = &pairs[first..first + count];
             let first_output = item % count_of_panels * width;
@@ -181,8 +182,8 @@ impl<M: Matrix> Task for Products<'_, M> {
             let sums = unsafe {
                 match coded {
                     Some(x) => {
-                        let in_strips = M::STRIPS && call.is_in_strips("weight_codes", expert);
-                        let panels = Panels { level: call.level(), matrix, in_strips, blocks, x };
+                        let is_repacked = M::STRIPS && call.is_expert_repacked("weight_codes", expert);
+                        let panels = Panels { level: call.level(), matrix, is_repacked, blocks, x };
                         panels.products::<S>(of_panel_rows, rows, &mut filled, of_panels);
                         &mut *of_panels
                     }
@@ -226,7 +227,7 @@ impl Task for Join<'_> {
         let each = call.input::<f32>("each", rows * chosen * width);
         let y = call.output::<f32>("y", rows * width);
         let mut sums = Scratch::take(width);
-        for row in call.own(rows, 1) {
+        for row in call.static_range(rows, 1) {
             let (experts, weights) = routes[row * 2 * chosen..(row + 1) * 2 * chosen].split_at(chosen);
             let mut places: [usize; MOST.1] = std::array::from_fn(|place| place);
             places[..chosen].sort_unstable_by_key(|place| experts[*place]);

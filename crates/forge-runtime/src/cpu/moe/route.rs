@@ -19,7 +19,7 @@ pub fn route(call: &KernelArgs<'_>, shape: &Route) {
     let (rows, words) = (call.scalar(0), shape.route_words());
     let router = Router::new(call, shape, rows);
     let routes = call.output::<u32>("routes", rows * words);
-    for row in call.share(rows, 1).flatten() {
+    for row in call.claim(rows, 1).flatten() {
         // SAFETY: this row belongs to this thread.
         router.choose(row, unsafe { routes.part(row * words..(row + 1) * words) });
     }

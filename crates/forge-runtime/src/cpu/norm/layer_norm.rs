@@ -27,7 +27,7 @@ impl Task for Norm<'_> {
         let gain = self.call.input::<f32>("gain", width);
         let bias = if bias { self.call.input::<f32>("bias", width) } else { &[] };
         let y = self.call.output::<f32>("y", rows * width);
-        for row in self.call.own(rows, 1) {
+        for row in self.call.static_range(rows, 1) {
             let from = if gather { wanted[row] as usize } else { row };
             // SAFETY: this row belongs to this thread.
             let y = unsafe { y.part(row * width..(row + 1) * width) };

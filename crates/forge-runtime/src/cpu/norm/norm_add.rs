@@ -28,7 +28,7 @@ impl Task for Add<'_> {
         let gain = gain.then(|| self.call.input::<f32>("norm_gain", width));
         let factor = if factor { self.call.input::<f32>("factor", 1)[0] } else { 1.0 };
         let stream = self.call.output::<f32>("stream", rows * width);
-        for row in self.call.own(rows, 1) {
+        for row in self.call.static_range(rows, 1) {
             let x = &x[row * width..(row + 1) * width];
             // SAFETY: this runs compiled for its instruction set.
             let scale = unsafe { inverse_rms::<S>(x, epsilon) };

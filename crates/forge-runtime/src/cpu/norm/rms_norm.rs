@@ -27,7 +27,7 @@ impl Task for Norm<'_> {
         let x = self.call.input::<f32>("x", last.saturating_sub(1) * pitch + parts * width);
         let gain = gain.then(|| self.call.input::<f32>("gain", width));
         let y = self.call.output::<f32>("y", rows * parts * width);
-        for item in self.call.own(rows * parts, 1) {
+        for item in self.call.static_range(rows * parts, 1) {
             let (row, part) = (item / parts, item % parts);
             let from = if gather { wanted[row] as usize } else { row } * pitch + part * width;
             // SAFETY: this part of this row belongs to this thread.

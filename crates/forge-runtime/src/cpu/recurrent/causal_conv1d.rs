@@ -35,7 +35,7 @@ impl Task for Convolution<'_> {
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let tail = self.call.output::<f32>("tail", last * count * width);
         let y = self.call.output::<f32>("y", rows * width);
-        for channels in self.call.share(width, CHANNELS) {
+        for channels in self.call.claim(width, CHANNELS) {
             for row in 0..rows {
                 let of_row = |row: usize| row * width + channels.start..row * width + channels.end;
                 // SAFETY: these channels belong to this thread.

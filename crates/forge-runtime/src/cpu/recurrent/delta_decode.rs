@@ -43,7 +43,7 @@ impl Task for Step<'_> {
         let tail = call.output::<f32>("tail", last * count * rule.channels());
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
-        for of_head in call.share(rows * heads, 1).flatten() {
+        for of_head in call.claim(rows * heads, 1).flatten() {
             let (row, head) = (of_head / heads, of_head % heads);
             let (slot, position) = (slots[row] as usize, positions[row] as usize);
             let inputs = &inputs[row * rule.inputs()..(row + 1) * rule.inputs()];
@@ -69,8 +69,8 @@ impl Task for Step<'_> {
             // SAFETY: local buffers.
             let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
             let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
-            let strength = sigmoid(after[heads * values + head]);
-            let update = RowUpdate { query, key, likeness, decay, strength };
+            let beta = sigmoid(after[heads * values + head]);
+            let update = RowUpdate { query, key, likeness, decay, beta };
             let start = (slot * heads + head) * values * keys;
             // SAFETY: this head of this slot belongs to this thread.
             let (memory, output) = unsafe {

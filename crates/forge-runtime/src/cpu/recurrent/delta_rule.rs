@@ -1,5 +1,5 @@
 //! Gated delta rule for any number of rows: updates recurrent states with keys and values, and reads them
-//! with queries. Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions,
+//! with queries. Scalars: rows. Buffers: query, key, value, dt, beta, rate, bias, slots, positions,
 //! memory, heads. With gates: convolved, inputs, rate, bias, gain, slots, positions, memory, heads.
 //!
 //! `memory` is the recurrent state, `[slot, value head, value channel, key channel]`. A row at position 0
@@ -21,11 +21,11 @@ use forge_ops::{DeltaChunks, DeltaRule};
 pub(crate) const MOST_VALUES: usize = 256;
 
 /// Decay factor of the state: exp(-exp(a_log) · softplus(dt)).
-pub(crate) fn decay(rate: f32, time: f32) -> f32 {
-    (-rate.exp() * softplus(time)).exp()
+pub(crate) fn decay(rate: f32, dt: f32) -> f32 {
+    (-rate.exp() * softplus(dt)).exp()
 }
 
-/// Update strength (beta).
+/// Beta: the update factor.
 pub(crate) fn sigmoid(x: f32) -> f32 {
     (1.0 + (-x).exp()).recip()
 }
@@ -39,7 +39,7 @@ pub fn delta_rule(call: &KernelArgs<'_>, shape: &DeltaRule) {
     });
 }
 
-/// Like [`delta_rule`], without norm and gates, which [`crate::cpu::let_through()`] applies.
+/// Like [`delta_rule`], without norm and gates, which [`crate::cpu::gated_rms_norm()`] applies.
 pub fn delta_chunks(call: &KernelArgs<'_>, shape: &DeltaChunks) {
     call.level().run(Rule { call, shape: &shape.rule, gain: None });
 }
@@ -67,7 +67,7 @@ impl Task for Rule<'_> {
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
         let mut scratch = Scratch::take(ROWS * 2 * keys);
-        for head in call.share(heads, 1).flatten() {
+        for head in call.claim(heads, 1).flatten() {
             for first in (0..rows).step_by(ROWS) {
                 let together = first..rows.min(first + ROWS);
                 let mut head_inputs = [HeadInputs::default(); ROWS];
@@ -96,8 +96,8 @@ impl Task for Rule<'_> {
                             memory.fill(0.0);
                         }
                         let (query, key) = pair.split_at(keys);
-                        let HeadInputs { value, decay, strength, .. } = head_inputs[i];
-                        let update = RowUpdate { query, key, likeness: likeness[i], decay, strength };
+                        let HeadInputs { value, decay, beta, .. } = head_inputs[i];
+                        let update = RowUpdate { query, key, likeness: likeness[i], decay, beta };
                         // SAFETY: the state has as many columns as values.
                         unsafe { learn::<S>(&update, &value[columns.clone()], memory, output) };
                     }
@@ -118,7 +118,7 @@ impl Task for Rule<'_> {
 
 /// Source of the rows' queries, keys, values, gates, beta and dt.
 enum Rows<'a> {
-    Separate { query: &'a [f32], key: &'a [f32], value: &'a [f32], time: &'a [f32], strength: &'a [f32] },
+    Separate { query: &'a [f32], key: &'a [f32], value: &'a [f32], dt: &'a [f32], beta: &'a [f32] },
     Gated { convolved: &'a [f32], inputs: &'a [f32] },
 }
 
@@ -135,8 +135,8 @@ impl<'a> Rows<'a> {
                 query: input("query", key_heads * keys),
                 key: input("key", key_heads * keys),
                 value: input("value", heads * values),
-                time: input("time", heads),
-                strength: input("strength", heads),
+                dt: input("dt", heads),
+                beta: input("beta", heads),
             },
         }
     }
@@ -147,15 +147,15 @@ impl<'a> Rows<'a> {
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
         let [of_query, of_key, of_value] = shape.head_offsets(head);
         match *self {
-            Rows::Separate { query, key, value, time, strength } => {
+            Rows::Separate { query, key, value, dt, beta } => {
                 let of_query = row * key_heads * keys + of_query;
                 let of_head = row * heads + head;
                 HeadInputs {
                     query: &query[of_query..of_query + keys],
                     key: &key[of_query..of_query + keys],
                     value: &value[of_head * values..(of_head + 1) * values],
-                    decay: decay(rate, time[of_head] + bias),
-                    strength: strength[of_head],
+                    decay: decay(rate, dt[of_head] + bias),
+                    beta: beta[of_head],
                     gates: &[],
                 }
             }
@@ -168,7 +168,7 @@ impl<'a> Rows<'a> {
                     key: &convolved[of_key..of_key + keys],
                     value: &convolved[of_value..of_value + values],
                     decay: decay(rate, after[heads * (values + 1) + head] + bias),
-                    strength: sigmoid(after[heads * values + head]),
+                    beta: sigmoid(after[heads * values + head]),
                     gates: &after[head * values..(head + 1) * values],
                 }
             }
@@ -183,7 +183,7 @@ struct HeadInputs<'a> {
     key: &'a [f32],
     value: &'a [f32],
     decay: f32,
-    strength: f32,
+    beta: f32,
     /// Empty without gates.
     gates: &'a [f32],
 }

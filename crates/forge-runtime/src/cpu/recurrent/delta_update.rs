@@ -21,8 +21,8 @@ pub(crate) struct RowUpdate<'a> {
     pub(crate) likeness: f32,
     /// Decay factor of the state.
     pub(crate) decay: f32,
-    /// Update strength (beta).
-    pub(crate) strength: f32,
+    /// Beta: the update factor.
+    pub(crate) beta: f32,
 }
 
 /// Columns computed together, which hides the latency of each column's sums.
@@ -81,7 +81,7 @@ unsafe fn update_columns<S: Simd, const N: usize>(
     columns: &mut [f32],
     output: &mut [f32],
 ) {
-    let RowUpdate { query, key, likeness, decay, strength } = *update;
+    let RowUpdate { query, key, likeness, decay, beta } = *update;
     let keys = key.len();
     let whole = keys / S::LANES * S::LANES;
     assert!(query.len() == keys && columns.len() == N * keys);
@@ -90,7 +90,7 @@ unsafe fn update_columns<S: Simd, const N: usize>(
         let [query_dots, key_dots] = products::<S, N>(query, key, columns.as_ptr());
         let mut delta = [0.0; N];
         for n in 0..N {
-            delta[n] = strength * (values[n] - decay * key_dots[n]);
+            delta[n] = beta * (values[n] - decay * key_dots[n]);
             output[n] = decay * query_dots[n] + delta[n] * likeness;
         }
         for i in (0..whole).step_by(S::LANES) {

@@ -10,7 +10,7 @@ use crate::cpu::simd::vectors::Simd;
 use forge_ops::{Activation, GatedRmsNorm, UnaryOp};
 
 /// Runs this thread's part.
-pub fn let_through(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {
+pub fn gated_rms_norm(call: &KernelArgs<'_>, shape: &GatedRmsNorm) {
     call.level().run(GatedNorm { call, shape });
 }
 
@@ -27,7 +27,7 @@ impl Task for GatedNorm<'_> {
         let inputs = call.input::<f32>("inputs", rows * pitch);
         let gain = call.input::<f32>("gain", values);
         let output = call.output::<f32>("heads", rows * heads * values);
-        for row in call.own(rows, 1) {
+        for row in call.static_range(rows, 1) {
             // SAFETY: this row belongs to this thread.
             let output = unsafe { output.part(row * heads * values..(row + 1) * heads * values) };
             let gates = &inputs[row * pitch + first..];

@@ -53,7 +53,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+    unsafe fn transpose(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         unsafe {
             let mut rows = [_mm256_setzero_ps(); 8];
             for (i, row) in rows.iter_mut().enumerate() {

@@ -60,7 +60,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+    unsafe fn transpose(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         unsafe {
             let mut rows = [_mm512_setzero_ps(); 16];
             for (i, row) in rows.iter_mut().enumerate() {

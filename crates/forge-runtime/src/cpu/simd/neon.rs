@@ -28,7 +28,7 @@ unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
 
 /// Transposes a 4×4 tile.
 #[inline(always)]
-unsafe fn turn_four([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
+unsafe fn transpose_four([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
     unsafe {
         // For each two rows: pairs of the even and of the odd columns.
         let of_two = |a, b| [vtrn1q_f32(a, b), vtrn2q_f32(a, b)].map(|pairs| vreinterpretq_f64_f32(pairs));
@@ -109,12 +109,12 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+    unsafe fn transpose(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         unsafe {
             for first in [0, 4] {
                 let [a, b, c, d] = [0, 1, 2, 3].map(|i| Self::load(from[first + i]));
-                let near = turn_four([a.0, b.0, c.0, d.0]);
-                let far = turn_four([a.1, b.1, c.1, d.1]);
+                let near = transpose_four([a.0, b.0, c.0, d.0]);
+                let far = transpose_four([a.1, b.1, c.1, d.1]);
                 for (column, numbers) in near.into_iter().chain(far).enumerate() {
                     vst1q_f32(to.add(column * columns_apart + first), numbers);
                 }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn results_go_where_they_belong_wherever_lines_begin() {
+    fn streaming_stores_handle_any_alignment() {
         let results: Vec<f32> = (1..=100).map(|number| number as f32).collect();
         for level in Isa::available() {
             for (start, count) in [(0, 64), (0, 100), (3, 70), (15, 17), (8, 8), (5, 0), (16, 16)] {

@@ -31,7 +31,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// Transposes a `LANES`×`LANES` tile of 32-bit words with the given row pointers. Output rows have a
     /// stride of `columns_apart`.
     #[inline(always)]
-    unsafe fn turn(rows: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+    unsafe fn transpose(rows: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         for (row, from) in rows.iter().enumerate().take(Self::LANES) {
             for column in 0..Self::LANES {
                 // SAFETY: the caller's contract.

@@ -152,9 +152,9 @@ impl CudaDevice {
         let all: usize = sizes.iter().sum();
         let driver = &self.driver;
         for (buffer, bytes) in Buffer::ALL.into_iter().zip(sizes) {
-            let (mut address, room) = (0, bytes.max(16));
+            let (mut address, capacity) = (0, bytes.max(16));
             // SAFETY: the driver writes an address of that many bytes, which are then zeroed.
-            unsafe { call!(driver, cuMemAlloc_v2, &mut address, room) }.map_err(|error| {
+            unsafe { call!(driver, cuMemAlloc_v2, &mut address, capacity) }.map_err(|error| {
                 format!(
                     "{} ({} bytes of memory): cannot allocate {bytes} bytes for {}, {all} in total: {error}; \
                      use a shorter --ctx-size or fewer --slots, or --device cpu",
@@ -165,7 +165,7 @@ impl CudaDevice {
             })?;
             self.buffers[buffer.index()] = (address, bytes);
             // SAFETY: as above.
-            unsafe { call!(driver, cuMemsetD8_v2, address, 0, room)? };
+            unsafe { call!(driver, cuMemsetD8_v2, address, 0, capacity)? };
         }
         // SAFETY: the driver writes a host address.
         unsafe { call!(driver, cuMemHostAlloc, &mut self.rows, sizes[Buffer::Rows.index()].max(16), 0) }

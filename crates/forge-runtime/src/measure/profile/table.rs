@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_have_lines_and_the_sum_is_next_to_the_pass() {
+    fn profile_output_lists_kernels_and_totals() {
         let output = table(&profile(), Some(PeakBandwidth { bytes: 400e9, is_measured: true }));
         assert_eq!(
             output,

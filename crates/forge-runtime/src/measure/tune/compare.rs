@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn per_threadgroup_results_are_compared_by_their_use() {
+    fn partials_are_compared_after_reduction() {
         let [two, one] =
             [&[1.0, 3.0, 0.0][..], &[4.0, 0.0, 0.0]].map(|squares| numbers("squares_out", &bytes(squares)));
         assert_eq!(two, one);

@@ -76,7 +76,7 @@ mod tests {
     use crate::measure::tune::{LayoutTimes, Mismatch, OutputDifference, TuningKey};
 
     #[test]
-    fn a_line_has_the_gain_and_the_table_the_knobs() {
+    fn tuning_output_lists_gains_and_knobs() {
         let subject = TuningKey {
             name: "q8_0 3072 × 2048 one",
             rows: "one",

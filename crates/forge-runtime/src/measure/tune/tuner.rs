@@ -62,7 +62,7 @@ impl Tuner {
     }
 
     /// Runs and captures the passes.
-    pub fn new<D: Device>(engine: &mut Engine<CapturingDevice<D>>, turns: usize) -> Result<Tuner, Error> {
+    pub fn new<D: Device>(engine: &mut Engine<CapturingDevice<D>>, rounds: usize) -> Result<Tuner, Error> {
         let (short, long) = Tuner::lengths(engine.info());
         let mut passes = Vec::new();
         for length in [Some(short), long].into_iter().flatten() {
@@ -81,7 +81,7 @@ impl Tuner {
                 passes.extend(engine.device().take().into_iter().map(|pass| (pass, positions)));
             }
         }
-        Ok(Tuner { passes, rounds: turns })
+        Ok(Tuner { passes, rounds })
     }
 
     /// Measures a tuning problem. `None` if no pass has its kernels, or if `goes_on` returned false between
@@ -117,13 +117,15 @@ impl Tuner {
         }
         let mut all = Vec::new();
         for (pass, _) in &passes {
-            let Some(turns) = self.measure(pass, choice, &right, device, goes_on)? else { return Ok(None) };
-            all.push(turns);
+            let Some(measured) = self.measure(pass, choice, &right, device, goes_on)? else {
+                return Ok(None);
+            };
+            all.push(measured);
         }
-        let best = best(&all.iter().map(|turns| turns.gains.as_slice()).collect::<Vec<_>>());
-        let times = all.iter().zip(&passes).map(|(turns, (_, positions))| {
-            let gain = best.map_or(1.0, |index| turns.gains[index]);
-            LayoutTimes { positions: *positions, default: turns.default, best: turns.default * gain }
+        let best = best(&all.iter().map(|measured| measured.gains.as_slice()).collect::<Vec<_>>());
+        let times = all.iter().zip(&passes).map(|(measured, (_, positions))| {
+            let gain = best.map_or(1.0, |index| measured.gains[index]);
+            LayoutTimes { positions: *positions, default: measured.default, best: measured.default * gain }
         });
         Ok(Some(TuningResult {
             subject: choice.subject,
@@ -154,12 +156,12 @@ impl Tuner {
         let layouts = 1 + right.len();
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); layouts];
         pass.write_inputs(device);
-        for turn in 0..=self.rounds {
+        for round in 0..=self.rounds {
             if !goes_on() {
                 return Ok(None);
             }
-            let place = |index: usize| if turn % 2 == 0 { index } else { (layouts - index) % layouts };
-            let of_turn = device.time_parts(pass.schedule, layouts, &mut |index, to| {
+            let place = |index: usize| if round % 2 == 0 { index } else { (layouts - index) % layouts };
+            let of_round = device.time_parts(pass.schedule, layouts, &mut |index, to| {
                 let other = place(index).checked_sub(1).map(|other| right[other]);
                 for _ in 0..repeats {
                     for note in &notes {
@@ -171,8 +173,8 @@ impl Tuner {
                     }
                 }
             })?;
-            if turn > 0 {
-                for (index, [begin, end]) in of_turn.into_iter().enumerate() {
+            if round > 0 {
+                for (index, [begin, end]) in of_round.into_iter().enumerate() {
                     times[place(index)].push((end - begin) / repeats as f64);
                 }
             }

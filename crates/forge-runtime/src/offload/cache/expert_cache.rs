@@ -229,9 +229,9 @@ impl ExpertCache {
             let stacks = &self.layers[bound.layer];
             let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
-            let asked = chosen.clone().count();
-            self.stats.requests += asked as u64;
-            self.stats.hits += (asked - self.missed.len()) as u64;
+            let requested = chosen.clone().count();
+            self.stats.requests += requested as u64;
+            self.stats.hits += (requested - self.missed.len()) as u64;
             self.stats.miss_bytes += (self.missed.len() * stacks.record_bytes()) as u64;
             if let Some(usage) = &mut self.usage {
                 usage.record(bound.layer, chosen);

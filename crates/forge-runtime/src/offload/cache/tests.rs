@@ -103,14 +103,14 @@ fn fetched_experts_are_complete_and_cached() {
         let before = streamed.stats();
         fetch(&mut streamed, layer, &experts).unwrap();
         let counts = streamed.stats().since(&before);
-        let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
-        assert_eq!((counts.requests, counts.hits), (asked, found), "{layer} {experts:?}");
-        assert_eq!(counts.read_bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
+        let requested = experts.iter().filter(|expert| **expert != 5).count() as u64;
+        assert_eq!((counts.requests, counts.hits), (requested, found), "{layer} {experts:?}");
+        assert_eq!(counts.read_bytes, (requested - found) * RECORD as u64, "{layer} {experts:?}");
     }
 }
 
 #[test]
-fn experts_found_again_are_repacked_once() {
+fn cached_experts_are_repacked_once() {
     let layers = layers();
     let backwards = Repacking { group_bytes: 8, repack: |some, _| some.reverse() };
     let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
@@ -151,7 +151,7 @@ fn experts_found_again_are_repacked_once() {
 }
 
 #[test]
-fn a_run_starts_with_the_most_used_experts() {
+fn the_most_used_experts_are_loaded_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let usage = || UsageStats::load(&folder.path().join("weights.safetensors"), &layers());
     let mut progress = Vec::new();
@@ -255,7 +255,7 @@ fn a_failed_read_is_an_error_and_is_repeated_later() {
 }
 
 #[test]
-fn a_changed_file_is_not_read() {
+fn changed_files_are_not_read() {
     let (mut streamed, disk) = cache(5);
     fetch(&mut streamed, 1, &[0, 1]).unwrap();
     disk.0.store(0, Ordering::Relaxed);

@@ -136,8 +136,8 @@ impl PendingResponse {
             pending = match update {
                 Ok(update) => match self.take(update) {
                     Ok(events) => events,
-                    Err(refusal) => {
-                        send(&events, SseEvent::new(refusal.json()).bytes()).await;
+                    Err(error) => {
+                        send(&events, SseEvent::new(error.json()).bytes()).await;
                         return;
                     }
                 },

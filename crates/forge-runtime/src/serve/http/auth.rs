@@ -120,13 +120,13 @@ pub(crate) async fn guard(State(service): State<Arc<ServerState>>, request: Requ
     let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
     let origin = match service.auth.check_origin(headers) {
         Ok(origin) => origin,
-        Err(refusal) => return refusal.into_response(),
+        Err(error) => return error.into_response(),
     };
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     // A preflight request has no key and does nothing.
     let key = if is_preflight { Ok(()) } else { service.auth.check_key(request.uri().path(), headers) };
     let mut response = match key {
-        Err(refusal) => refusal.into_response(),
+        Err(error) => error.into_response(),
         Ok(()) if is_preflight => StatusCode::NO_CONTENT.into_response(),
         Ok(()) => next.run(request).await,
     };
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_compared_as_a_whole() {
+    fn api_keys_are_compared_in_full() {
         for (shown, key, is_same) in [
             ("secret", "secret", true),
             ("secre", "secret", false),

@@ -142,12 +142,12 @@ async fn begin(
     body: Body,
     make: fn(&ServerState, &mut Fields) -> Begun,
 ) -> Outcome {
-    let (asked, answer) = on_blocking_thread(service, body, move |service, mut fields| {
+    let (completion, answer) = on_blocking_thread(service, body, move |service, mut fields| {
         service.check_model(&mut fields)?;
         make(service, &mut fields)
     })
     .await?;
-    answer.response(asked.stream).await
+    answer.response(completion.stream).await
 }
 
 /// Receives a body and processes its fields on a blocking thread.

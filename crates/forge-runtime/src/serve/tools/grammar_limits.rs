@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_grammar_are_limited() {
+    fn rejects_grammars_with_too_many_lines() {
         assert_eq!(message(check_lark("start: \"x\" (\"yes\" | \"no\")")), "");
         let words: Vec<String> = (0..3000).map(|index| format!("\"w{index}\"")).collect();
         assert!(message(check_lark(&format!("start: {}", words.join("|")))).contains("2000 lines"));

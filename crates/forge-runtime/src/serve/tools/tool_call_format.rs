@@ -111,7 +111,7 @@ mod tests {
 
     /// Four families of templates, and some without calls.
     #[test]
-    fn a_template_shows_how_its_model_calls() {
+    fn tool_call_formats_are_read_from_the_template() {
         let calls = |before: &str, call: &str, after: &str| {
             format!(
                 "{{% for m in messages %}}{{{{ m.content }}}}{{% if m.tool_calls %}}{before}{{% for c in m.tool_calls %}}\
@@ -153,7 +153,7 @@ mod tests {
         }
     }
     #[test]
-    fn calls_are_held_to_names_and_schemas() {
+    fn tool_calls_are_constrained_to_names_and_schemas() {
         let environment = ApproximateTokEnv::single_byte_env();
         let mut factory = ParserFactory::new_simple(&environment).unwrap();
         factory.quiet();

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opening_without_text_is_recognized_by_its_token() {
+    fn tool_call_openings_without_text_are_recognized_by_token() {
         let mut calls = ToolCallParser::new(ToolCallFormat::Listed, Some(9));
         assert_eq!(calls.push(Some(3), "So: "), [Segment::Words("So:".to_owned())]);
         assert_eq!(calls.push(Some(9), ""), []);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_raw_text_and_strings_stay() {
+    fn comments_raw_blocks_and_strings_are_preserved() {
         for source in [
             "{# {% for x in y %} #}",
             "{% raw %}{% for x in y %}{% endraw %}",

@@ -56,12 +56,12 @@ impl Writer {
             }
             (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::LatentAppend(it), name) => {
-                let record = it.width + it.turned;
+                let record = it.width + it.rope_width;
                 match (name, &it.prepare) {
-                    ("turned", Some(prepare)) => Content::Unwritten(rows * prepare.heads * it.turned * 4),
+                    ("q_rope", Some(prepare)) => Content::Unwritten(rows * prepare.heads * it.rope_width * 4),
                     ("latents", _) => unwritten_cache(it.cache, 1, record, None),
                     ("latent", None) => self.floats(rows * it.width),
-                    (_, None) => self.floats(rows * it.turned),
+                    (_, None) => self.floats(rows * it.rope_width),
                     (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
                 }
             }
@@ -69,9 +69,9 @@ impl Writer {
                 let splits = launch.splits as usize;
                 match (name, &it.prologue) {
                     ("q", _) => self.floats(rows * it.heads * it.width),
-                    ("turned", _) => self.floats(rows * it.heads * it.turned),
+                    ("q_rope", _) => self.floats(rows * it.heads * it.rope_width),
                     ("latents", prologue) => {
-                        self.cache(it.cache, (1, it.width + it.turned), None, launch, prologue.is_none())
+                        self.cache(it.cache, (1, it.width + it.rope_width), None, launch, prologue.is_none())
                     }
                     ("partials", _) if splits > 1 => {
                         Content::Unwritten(rows * it.heads * splits * (it.width + 2) * 4)
@@ -81,18 +81,18 @@ impl Writer {
                     (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
                 }
             }
-            (Spec::LatentShare(it), "latents") => {
-                self.cache(it.cache, (1, it.width + it.turned), None, launch, true)
+            (Spec::MlaLoadLatents(it), "latents") => {
+                self.cache(it.cache, (1, it.width + it.rope_width), None, launch, true)
             }
-            (Spec::LatentShare(it), "share") => Content::Unwritten(rows * it.width * 4),
-            (Spec::LatentShare(it), _) => Content::Unwritten(rows * it.turned * 4),
-            (Spec::AttendUnfolded(it), name) => {
+            (Spec::MlaLoadLatents(it), "latent_tile") => Content::Unwritten(rows * it.width * 4),
+            (Spec::MlaLoadLatents(it), _) => Content::Unwritten(rows * it.rope_width * 4),
+            (Spec::MlaAttentionExpanded(it), name) => {
                 let [begin, end] = launch.share.map(|position| position as usize);
                 match name {
                     "q" => self.floats(rows * it.op.queries_pitch),
-                    "turned" => self.floats(rows * it.op.heads * it.op.turned),
+                    "q_rope" => self.floats(rows * it.op.heads * it.op.rope_width),
                     "keys" => self.floats((end - begin) * it.op.heads * it.op.keys),
-                    "turned_keys" => self.floats((end - begin) * it.op.turned),
+                    "k_rope" => self.floats((end - begin) * it.op.rope_width),
                     "values" => self.floats((end - begin) * it.op.heads * it.op.values),
                     // The softmax state before the first tile.
                     "heads" if begin == 0 => Content::Unwritten(rows * it.op.heads * it.op.values * 4),

@@ -13,9 +13,9 @@ impl Writer {
             (Spec::Route(it), "logits") => self.logits(rows, it.logits()),
             (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.routes() * 4),
             (Spec::Route(it), _) => self.logits(1, it.experts),
-            (Spec::ExpertsInner(Kernel { op: ExpertsInner { experts, .. }, .. }), "seats")
-            | (Spec::ExpertsSum(Kernel { op: ExpertsSum { experts, .. }, .. }), "seats")
-            | (Spec::ExpertsTiles(Kernel { op: ExpertsTiles { experts, .. }, .. }), "seats") => {
+            (Spec::ExpertsInner(Kernel { op: ExpertsInner { experts, .. }, .. }), "expert_slots")
+            | (Spec::ExpertsSum(Kernel { op: ExpertsSum { experts, .. }, .. }), "expert_slots")
+            | (Spec::ExpertsTiles(Kernel { op: ExpertsTiles { experts, .. }, .. }), "expert_slots") => {
                 expert_slots(*experts)
             }
             (Spec::ExpertsInner(it), "routes") => match it.op.route {

@@ -35,10 +35,10 @@ impl Writer {
             | Spec::LayerNorm(_)
             | Spec::NormAdd(_)
             | Spec::RmsNorm(_)
-            | Spec::Project(_)
-            | Spec::EachHead(_)
+            | Spec::Linear(_)
+            | Spec::PerHeadLinear(_)
             | Spec::Elementwise(_)
-            | Spec::Take(_)
+            | Spec::SliceColumns(_)
             | Spec::Argmax(_)
             | Spec::ArgmaxJoin(_)
             | Spec::Sample(_) => self.of_rows(spec, name, rows),
@@ -50,13 +50,13 @@ impl Writer {
             | Spec::AttendJoin(_)
             | Spec::LatentAppend(_)
             | Spec::LatentAttend(_)
-            | Spec::LatentShare(_)
-            | Spec::AttendUnfolded(_) => self.of_attention(spec, name, rows, launch),
+            | Spec::MlaLoadLatents(_)
+            | Spec::MlaAttentionExpanded(_) => self.of_attention(spec, name, rows, launch),
             Spec::Convolve(_)
             | Spec::DeltaRule(_)
             | Spec::DeltaChunks(_)
             | Spec::DeltaStep(_)
-            | Spec::LetThrough(_) => self.of_recurrence(spec, name, rows, launch),
+            | Spec::GatedRmsNorm(_) => self.of_recurrence(spec, name, rows, launch),
             Spec::Route(_)
             | Spec::ExpertsInner(_)
             | Spec::ExpertsSum(_)

@@ -37,36 +37,36 @@ impl Writer {
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
-            (Spec::Project(it), "bias") => self.floats(it.op.outputs),
-            (Spec::Project(it), "x") => self.floats(rows * it.op.inputs),
-            (Spec::Project(it), "y") => match it.op.epilogue {
+            (Spec::Linear(it), "bias") => self.floats(it.op.outputs),
+            (Spec::Linear(it), "x") => self.floats(rows * it.op.inputs),
+            (Spec::Linear(it), "y") => match it.op.epilogue {
                 Epilogue::Store | Epilogue::Best { .. } | Epilogue::Multiply { .. } => {
                     Content::Unwritten(rows * it.op.outputs * 4)
                 }
                 Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.op.outputs),
                 Epilogue::Gate(_) => Content::Unwritten(rows * it.op.outputs / 2 * 4),
             },
-            (Spec::Project(it), "squares") => {
+            (Spec::Linear(it), "squares") => {
                 let partials = it.op.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
-            (Spec::Project(it), "x_gain") => self.floats(it.op.inputs),
-            (Spec::Project(it), "factors") => match it.op.epilogue {
+            (Spec::Linear(it), "x_gain") => self.floats(it.op.inputs),
+            (Spec::Linear(it), "factors") => match it.op.epilogue {
                 Epilogue::Multiply { of } => self.floats(of),
                 _ => Content::Unwritten(0),
             },
-            (Spec::Project(it), "gain") => self.floats(it.op.outputs),
-            (Spec::Project(it), "gained") => Content::Unwritten(it.op.outputs * 4),
-            (Spec::Project(it), "squares_out") => match it.op.epilogue {
+            (Spec::Linear(it), "gain") => self.floats(it.op.outputs),
+            (Spec::Linear(it), "gained") => Content::Unwritten(it.op.outputs * 4),
+            (Spec::Linear(it), "squares_out") => match it.op.epilogue {
                 Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
                 _ => Content::Unwritten(0),
             },
-            (Spec::Project(it), "candidates") => {
+            (Spec::Linear(it), "candidates") => {
                 let each =
                     it.layout.knobs.rows_per_simdgroup * it.layout.knobs.simdgroups / it.layout.knobs.split;
                 Content::Unwritten(it.op.outputs.div_ceil(each) * 8)
             }
-            (Spec::Project(it), _) => self.plane(it.op.format, plane_of(name), it.op.outputs, it.op.inputs),
+            (Spec::Linear(it), _) => self.plane(it.op.format, plane_of(name), it.op.outputs, it.op.inputs),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             // Few distinct logits, hundreds of them equal, except in the second row. The third row is all
@@ -101,13 +101,13 @@ impl Writer {
             (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Elementwise(it), "b") if it.function == Function::ScaleBy => self.floats(1),
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
-            (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
-            (Spec::Take(it), _) => self.floats(rows * it.of),
-            (Spec::EachHead(it), "x") => self.floats(rows * it.op.pitch),
-            (Spec::EachHead(it), "y") => Content::Unwritten(
-                rows * it.op.heads * if it.op.turned { it.op.columns } else { it.op.rows } * 4,
+            (Spec::SliceColumns(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::SliceColumns(it), _) => self.floats(rows * it.of),
+            (Spec::PerHeadLinear(it), "x") => self.floats(rows * it.op.pitch),
+            (Spec::PerHeadLinear(it), "y") => Content::Unwritten(
+                rows * it.op.heads * if it.op.transposed { it.op.columns } else { it.op.rows } * 4,
             ),
-            (Spec::EachHead(it), _) => {
+            (Spec::PerHeadLinear(it), _) => {
                 self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
             }
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),

@@ -51,12 +51,12 @@ struct SplitWeights([[[u16; BLOCK]; PANEL]; PARTS]);
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let split_x = call.room::<SplitBlock>(rows.div_ceil(SIDE) * blocks);
-    if call.round() == 0 {
+    let split_x = call.workspace::<SplitBlock>(rows.div_ceil(SIDE) * blocks);
+    if call.phase_index() == 0 {
         let x = call.input("x", rows * inputs);
         // SAFETY: the caller has checked that the machine has AMX.
         unsafe { run_with_tiles(SplitRows { call, x, inputs, to: &split_x, blocks }) };
-        return call.another_round();
+        return call.request_phase();
     }
     // SAFETY: the previous phase wrote all of it, and no thread writes it in this phase.
     let x = unsafe { split_x.whole() };
@@ -78,7 +78,7 @@ impl Task for SplitRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let SplitRows { call, x, inputs, to, blocks } = self;
-        for item in call.own((x.len() / inputs).div_ceil(SIDE) * blocks, 1) {
+        for item in call.static_range((x.len() / inputs).div_ceil(SIDE) * blocks, 1) {
             let (rows, column) = (item / blocks * SIDE, item % blocks * BLOCK);
             let mut of_rows = [[[0_u32; BLOCK / 2]; SIDE]; PARTS];
             for (row, x) in x[rows * inputs..].chunks_exact(inputs).take(SIDE).enumerate() {
@@ -102,7 +102,11 @@ impl Task for SplitRows<'_> {
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
                 // SAFETY: both are 16×16 tiles of words.
                 unsafe {
-                    S::turn(of_rows.each_ref().map(|row| row.as_ptr().cast()), to.as_mut_ptr().cast(), SIDE)
+                    S::transpose(
+                        of_rows.each_ref().map(|row| row.as_ptr().cast()),
+                        to.as_mut_ptr().cast(),
+                        SIDE,
+                    )
                 };
             }
         }
@@ -162,7 +166,7 @@ impl<M: Matrix> Task for SplitGemm<'_, M> {
         let mut decoded = Scratch::take(DEPTH * BLOCK);
         let panels = outputs.div_ceil(PANEL);
         // Item order: all panels of one group of rows, then the next group. Consecutive items share x.
-        for item in call.share_rows(all.div_ceil(ROWS) * panels, 1).flatten() {
+        for item in call.claim_rows(all.div_ceil(ROWS) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
             let (rows, of_panel) = ((all - first_row).min(ROWS), (outputs - first_output).min(PANEL));
             let x = &x[first_row / SIDE * blocks..];

@@ -30,7 +30,7 @@ const DEPTH: usize = 32;
 const SLICE: usize = PANEL * DEPTH * BLOCK;
 
 /// Workspace elements of [`products`] for `rows` rows of x.
-pub(crate) fn room(rows: usize) -> usize {
+pub(crate) fn scratch_len(rows: usize) -> usize {
     SLICE + rows * PANEL
 }
 
@@ -41,9 +41,9 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
     (matrix, blocks): (M, usize),
     (first, outputs): (usize, usize),
     rows: &[*const f32],
-    room: &'a mut [f32],
+    scratch: &'a mut [f32],
 ) -> &'a mut [f32] {
-    let (slice, sums) = room.split_at_mut(SLICE);
+    let (slice, sums) = scratch.split_at_mut(SLICE);
     let sums = &mut sums[..rows.len() * PANEL];
     sums.fill(0.0);
     let vectors = outputs.div_ceil(S::LANES);
@@ -59,7 +59,11 @@ pub(crate) unsafe fn products<'a, S: Simd, M: Matrix>(
                 let to = slice[place + (block - from) * BLOCK * wide..].as_mut_ptr();
                 // SAFETY: the caller ensures that the matrix has these rows.
                 unsafe {
-                    matrix.turned::<S>((first + own) * blocks + block, &lanes, &mut IntoSlice { to, wide })
+                    matrix.load_transposed::<S>(
+                        (first + own) * blocks + block,
+                        &lanes,
+                        &mut IntoSlice { to, wide },
+                    )
                 };
             }
         }

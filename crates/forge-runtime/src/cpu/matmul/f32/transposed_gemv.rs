@@ -27,7 +27,7 @@ pub(crate) unsafe fn products<S: Simd, M: Matrix, const X: usize>(
             for block in 0..blocks {
                 let next = (row + S::LANES) * blocks + block * S::LANES;
                 let mut dot = TransposedDot { matrix, next, x: x.map(|x| x.add(block * BLOCK)), sums };
-                matrix.turned::<S>(row * blocks + block, &lanes, &mut dot);
+                matrix.load_transposed::<S>(row * blocks + block, &lanes, &mut dot);
                 sums = dot.sums;
             }
             for (i, sum) in sums.into_iter().enumerate() {

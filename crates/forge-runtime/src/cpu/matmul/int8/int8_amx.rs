@@ -28,7 +28,7 @@ const EMPTY: BlockScales =
 pub(crate) struct AddPanel<'a> {
     pub(crate) panel: &'a [PackedPanel],
     /// The constant to add to the panel's quants; nonzero only with offsets.
-    pub(crate) lacking: i32,
+    pub(crate) quant_offset: i32,
     /// Whether the format has offsets.
     pub(crate) offset: bool,
     pub(crate) x: QuantizedBatch<'a>,
@@ -52,7 +52,7 @@ impl AddPanel<'_> {
     /// Adds the products to the sums of each row.
     #[inline(always)]
     unsafe fn tiles<const OFFSET: bool>(self) {
-        let AddPanel { panel, lacking, x: batch, rows, first_block, sums, .. } = self;
+        let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, .. } = self;
         let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
         let tiles = unsafe { Tiles::set_up(SHAPES) };
@@ -71,7 +71,7 @@ impl AddPanel<'_> {
                 x = &gathered[..panel.len()];
             }
             for output in (0..PANEL).step_by(SIDE) {
-                unsafe { add_tile::<OFFSET>(&tiles, (panel, lacking, output), (x, batch.pitch), sums) };
+                unsafe { add_tile::<OFFSET>(&tiles, (panel, quant_offset, output), (x, batch.pitch), sums) };
             }
         }
         drop(tiles);
@@ -82,7 +82,7 @@ impl AddPanel<'_> {
 #[inline(always)]
 unsafe fn add_tile<const OFFSET: bool>(
     tiles: &Tiles,
-    (panel, lacking, output): (&[PackedPanel], i32, usize),
+    (panel, quant_offset, output): (&[PackedPanel], i32, usize),
     (x, ahead): (&[BlockScales], usize),
     sums: &mut [f32],
 ) {
@@ -109,8 +109,8 @@ unsafe fn add_tile<const OFFSET: bool>(
             let offsets = _mm512_load_ps(&block.offsets[output]);
             for i in 0..SIDE {
                 let mut product = _mm512_load_si512(products[i].as_ptr().cast());
-                if OFFSET && lacking != 0 {
-                    product = _mm512_add_epi32(product, _mm512_set1_epi32(of_x.totals[i] * lacking));
+                if OFFSET && quant_offset != 0 {
+                    product = _mm512_add_epi32(product, _mm512_set1_epi32(of_x.totals[i] * quant_offset));
                 }
                 let mut of_block = _mm512_mul_ps(_mm512_cvtepi32_ps(product), scales);
                 if OFFSET {

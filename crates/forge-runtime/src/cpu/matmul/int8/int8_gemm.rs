@@ -11,7 +11,7 @@
 //!
 //! A row's result is therefore batch-invariant and bitwise identical on all machines. Activation quantization
 //! is the only loss: an error of at most 1/254 of the largest of 32 activations. `--f32-activations` avoids
-//! it ([`crate::cpu::project()`]). Up to [`FEW`](crate::cpu::matmul::gemv::FEW) rows use
+//! it ([`crate::cpu::linear()`]). Up to [`FEW`](crate::cpu::matmul::gemv::FEW) rows use
 //! [`crate::cpu::matmul::int8::int8_gemv`] or [`crate::cpu::matmul::int8::repacked_gemv`] instead.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};
@@ -62,10 +62,10 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
     let groups = rows.div_ceil(TOGETHER);
-    let (coded, pitch) = call.room_of_rows::<BlockScales>(groups, blocks);
-    if call.round() == 0 {
+    let (coded, pitch) = call.row_workspace::<BlockScales>(groups, blocks);
+    if call.phase_index() == 0 {
         encode_rows(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
-        return call.another_round();
+        return call.request_phase();
     }
     // SAFETY: the previous phase wrote all that is read, and no thread writes it in this phase.
     let x = QuantizedBatch { x: unsafe { coded.whole() }, pitch };
@@ -82,7 +82,7 @@ pub(crate) fn encode_rows(
     (to, pitch): (&Output<'_, BlockScales>, usize),
 ) {
     let parts = blocks.div_ceil(AT_ONCE);
-    for item in call.own((x.len() / inputs).div_ceil(TOGETHER) * parts, 1) {
+    for item in call.static_range((x.len() / inputs).div_ceil(TOGETHER) * parts, 1) {
         let (rows, first) = (item / parts, item % parts * AT_ONCE);
         let x = &x[rows * TOGETHER * inputs..];
         let depth = (blocks - first).min(AT_ONCE);
@@ -145,8 +145,8 @@ impl<M: Matrix> Task for Int8Gemm<'_, M> {
         let Int8Gemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
-        let in_strips = M::STRIPS && call.in_strips("weight_codes");
-        let matrix = Panels { level: call.level(), matrix, in_strips, blocks, x };
+        let is_repacked = M::STRIPS && call.is_repacked("weight_codes");
+        let matrix = Panels { level: call.level(), matrix, is_repacked, blocks, x };
         let finish = EpilogueContext::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);
@@ -155,7 +155,7 @@ impl<M: Matrix> Task for Int8Gemm<'_, M> {
         // Item order: all panels of one group of rows, then the next group. Consecutive items share x, and
         // threads own rows.
         let of_item = all.div_ceil(call.workers()).next_multiple_of(TOGETHER).clamp(ROWS / 2, ROWS);
-        for item in call.share_rows(all.div_ceil(of_item) * panels, 1).flatten() {
+        for item in call.claim_rows(all.div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &numbers[first_row..all.min(first_row + of_item)];
             let of_panel = (outputs - first_output).min(PANEL);

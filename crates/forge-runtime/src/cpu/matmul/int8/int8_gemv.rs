@@ -54,13 +54,13 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     // Not zeroed first: that would take as long as the rest.
     let mut lanes = [[const { MaybeUninit::uninit() }; AT_ONCE]; X];
     // The constant to add to a block's quants as they were multiplied.
-    let mut missing = [0.0; AT_ONCE];
+    let mut quant_offsets = [0.0; AT_ONCE];
     let mut of_blocks = [[0.0; AT_ONCE]; X];
     // SAFETY: the caller's contract; rows of x have whole groups of 16 blocks.
     unsafe {
         for i in (0..count).step_by(together) {
             let (codes, raised) = codes::<S, M>(matrix, block + i, count - i);
-            missing[i..i + together].fill((M::LACKING.unwrap_or(0) - raised) as f32);
+            quant_offsets[i..i + together].fill((M::QUANT_OFFSET.unwrap_or(0) - raised) as f32);
             for r in 0..X {
                 let x = rows[r].codes.as_ptr().add((start + i) * BLOCK);
                 lanes[r][i / together].write(S::sums_to_singles(S::add_codes(S::splat_sums(0), codes, x)));
@@ -76,7 +76,7 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
             let products = S::sums_of_eights(lanes[r].as_ptr().cast());
             for i in (0..AT_ONCE).step_by(S::LANES) {
                 let total = S::load(&rows[r].totals[start + i]);
-                let products = S::add(S::load(&products[i]), S::mul(total, S::load(&missing[i])));
+                let products = S::add(S::load(&products[i]), S::mul(total, S::load(&quant_offsets[i])));
                 let mut of_block = S::mul(products, S::load(&scales[i]));
                 if M::SCALING == Scaling::Offset {
                     of_block = S::add(of_block, S::mul(total, S::load(&offsets[i])));

@@ -76,7 +76,7 @@ pub(crate) const EMPTY: PackedPanel =
 pub(crate) struct Panels<'a, M> {
     pub(crate) level: Isa,
     pub(crate) matrix: M,
-    pub(crate) in_strips: bool,
+    pub(crate) is_repacked: bool,
     /// Blocks per row of the matrix, and of x.
     pub(crate) blocks: usize,
     pub(crate) x: QuantizedBatch<'a>,
@@ -93,13 +93,13 @@ impl<M: Matrix> Panels<'_, M> {
         panel: &mut [PackedPanel; DEPTH],
         sums: &mut [f32],
     ) {
-        let Panels { level, matrix, in_strips, blocks, x } = *self;
+        let Panels { level, matrix, is_repacked, blocks, x } = *self;
         let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
         sums.fill(0.0);
         // The bias of quants in the panel, as the instruction set needs it.
-        let lacking = M::LACKING.unwrap_or(0);
-        let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
-        let is_asked = level.streams().is_one();
+        let quant_offset = M::QUANT_OFFSET.unwrap_or(0);
+        let more = if level.has_tiles() { quant_offset.min(0) } else { S::RAISED };
+        let prefetches = level.streams().is_one();
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             let mut coming = [None; PANEL / OUTPUTS];
@@ -107,10 +107,10 @@ impl<M: Matrix> Panels<'_, M> {
                 let of_output = (first + output) * blocks;
                 // SAFETY: the caller ensures that the matrix has all blocks of these rows.
                 unsafe {
-                    match in_strips {
+                    match is_repacked {
                         true => {
                             let first = of_output / OUTPUTS + first_block;
-                            if is_asked {
+                            if prefetches {
                                 let next = first + self.next(first_block);
                                 coming[output / OUTPUTS] = Some(matrix.strip(next));
                             }
@@ -123,17 +123,17 @@ impl<M: Matrix> Panels<'_, M> {
                     }
                 }
             }
-            let (lacking, small) = (lacking - more, M::SMALL);
+            let (quant_offset, small) = (quant_offset - more, M::SMALL);
             let offset = M::SCALING == Scaling::Offset;
             #[cfg(target_arch = "x86_64")]
             if level == Isa::Amx {
                 let sums = &mut *sums;
-                level.run(int8_amx::AddPanel { panel, lacking, offset, x, rows, first_block, sums });
+                level.run(int8_amx::AddPanel { panel, quant_offset, offset, x, rows, first_block, sums });
                 continue;
             }
             let sums = &mut *sums;
             let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::OF_STRIP };
-            level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums, coming });
+            level.run(AddPanel { panel, quant_offset, small, offset, x, rows, first_block, sums, coming });
         }
     }
 
@@ -232,7 +232,7 @@ fn plus(word: u32, more: i8) -> [i8; 4] {
 struct AddPanel<'a> {
     panel: &'a [PackedPanel],
     /// The constant to add to the panel's quants.
-    lacking: i32,
+    quant_offset: i32,
     /// Whether quants are in 0..=15, apart from the bias.
     small: bool,
     /// Whether the format has offsets.
@@ -298,7 +298,7 @@ impl AddPanel<'_> {
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
                 // SAFETY: this runs compiled for its instruction set, and panels have whole vectors.
-                unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.lacking, output, x, sums) };
+                unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.quant_offset, output, x, sums) };
             }
         }
     }
@@ -308,7 +308,7 @@ impl AddPanel<'_> {
 #[inline(always)]
 unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
     panel: &[PackedPanel],
-    lacking: i32,
+    quant_offset: i32,
     output: usize,
     x: [(&[BlockScales], usize); TILE],
     sums: &mut [f32],
@@ -328,7 +328,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
             let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
             let mut products = [[S::splat_sums(0); VECTORS]; TILE];
             for i in 0..TILE {
-                let begin = if SMALL || S::PAIRS { 0 } else { total[i] * lacking };
+                let begin = if SMALL || S::PAIRS { 0 } else { total[i] * quant_offset };
                 products[i] = [S::splat_sums(begin); VECTORS];
             }
             for eight in 0..if S::PAIRS { BLOCK / 8 } else { 0 } {
@@ -356,7 +356,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
             for v in 0..VECTORS {
                 for i in (0..if S::PAIRS { TILE } else { 0 }).step_by(2) {
                     let sums = [products[i][v], products[i + 1][v]];
-                    let more = [total[i], total[i + 1]].map(|total| total * lacking);
+                    let more = [total[i], total[i + 1]].map(|total| total * quant_offset);
                     [products[i][v], products[i + 1][v]] = S::of_pair(sums, more);
                 }
                 let scales = S::load(&block.scales[output + v * S::LANES]);
@@ -364,7 +364,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
                 for i in 0..TILE {
                     let mut products = products[i][v];
                     if SMALL {
-                        products = S::of_small(products, total[i] * lacking);
+                        products = S::of_small(products, total[i] * quant_offset);
                     }
                     let mut of_block = S::mul(S::sums_to_singles(products), scales);
                     if OFFSET {

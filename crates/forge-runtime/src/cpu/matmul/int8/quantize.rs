@@ -29,7 +29,7 @@ impl Tile {
         for first in (0..AT_ONCE).step_by(S::LANES) {
             let rows = std::array::from_fn(|i| self.0[(first + i) % AT_ONCE].as_ptr());
             // SAFETY: the caller dispatched on the instruction set, and the tile holds all lanes.
-            unsafe { S::turn(rows, &mut transposed.0[0][first], AT_ONCE) };
+            unsafe { S::transpose(rows, &mut transposed.0[0][first], AT_ONCE) };
         }
         transposed
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_a_block_becomes_127_and_others_whole_parts_of_it() {
+    fn blocks_quantize_to_127_levels() {
         let mut blocks = [[0.0; BLOCK]; AT_ONCE];
         for (block, numbers) in blocks.iter_mut().enumerate() {
             for (i, number) in numbers.iter_mut().enumerate() {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_leaves_other_blocks_as_they_are() {
+    fn nan_affects_only_its_block() {
         let mut blocks = [[1.0; BLOCK]; AT_ONCE];
         for (block, what) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
             for place in [0, 15, 31] {

@@ -55,11 +55,11 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
         let OutputPartition { shares, size, piece } =
             OutputPartition::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces =
-            call.share((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
+            call.claim((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
-        let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
-        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
+        let (padded_x, values) = scratch.split_at_mut(rows * blocks * BLOCK);
+        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, padded_x), blocks * BLOCK);
         let matrix = M::find(call, "weight", outputs, blocks);
         for pieces in pieces {
             // The last partitions may have no outputs.
@@ -80,7 +80,7 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
                     }
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.leave(share, left) };
+                unsafe { finish.write_partials(share, left) };
             }
         }
         keep(x);
@@ -106,7 +106,7 @@ impl<M: Matrix> RepackedRows<M> {
         // SAFETY: the caller's contract.
         unsafe {
             match rows {
-                [a] => self.of_one::<S>(a, to, pitch),
+                [a] => self.multiply_row::<S>(a, to, pitch),
                 [a, b] if is_one => self.products::<S, 2, 1>([a, b], to, pitch),
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
                 [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
@@ -118,7 +118,7 @@ impl<M: Matrix> RepackedRows<M> {
 
     /// Multiplies by one row.
     #[inline(always)]
-    pub(crate) unsafe fn of_one<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
+    pub(crate) unsafe fn multiply_row<S: Simd>(&self, row: &QuantizedRow, to: &mut [f32], pitch: usize) {
         // With hardware prefetch, one strip of 8-bit quants is read 10% faster than four (AMD, 2022). Scales
         // of nibbles are an eighth of their bytes, and hardware prefetch of that separate stream is too slow.
         let is_one = match self.streams {
@@ -175,14 +175,14 @@ impl<M: Matrix> RepackedRows<M> {
         let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == ReadPattern::Once && !M::BYTES);
         // SAFETY: the caller's contract.
         unsafe {
-            let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
+            let quant_offset = M::QUANT_OFFSET.unwrap_or(0) - M::raised::<S>();
             let small = M::SMALL && S::SMALL;
             let mut sums = [[[S::splat(0.0); 2]; X]; W];
             for block in 0..blocks {
                 let mut missing_of = [0; X];
                 let mut nothing = [S::splat_sums(0); X];
                 for r in 0..X {
-                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * missing;
+                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * quant_offset;
                     nothing[r] = S::splat_sums(if small { 0 } else { missing_of[r] });
                 }
                 for w in 0..W {

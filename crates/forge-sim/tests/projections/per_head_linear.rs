@@ -11,14 +11,14 @@ fn per_head_linear_matches_the_reference() {
     let mut random = Random(9);
     for format in formats() {
         let sizes: &[[usize; 3]] = &[[3, 7, 30], [2, 21, 70], [2, 12, 1056]];
-        let shape = |[heads, rows, columns]: [usize; 3], turned, (together, each), wider| Kernel {
+        let shape = |[heads, rows, columns]: [usize; 3], transposed, (together, each), wider| Kernel {
             op: PerHeadLinear {
                 format,
                 heads,
                 rows,
                 columns,
-                turned,
-                pitch: heads * if turned { rows } else { columns } + wider,
+                transposed,
+                pitch: heads * if transposed { rows } else { columns } + wider,
             },
             layout: PerHeadLayout { together, each },
         };
@@ -26,18 +26,18 @@ fn per_head_linear_matches_the_reference() {
             .iter()
             .flat_map(|size| {
                 [(1, 4, 0), (4, 1, 5), (2, 2, 8)].into_iter().flat_map(move |(together, each, wider)| {
-                    [false, true].map(|turned| shape(*size, turned, (together, each), wider))
+                    [false, true].map(|transposed| shape(*size, transposed, (together, each), wider))
                 })
             })
             .collect();
-        let specs: Vec<Spec> = shapes.iter().cloned().map(Spec::EachHead).collect();
+        let specs: Vec<Spec> = shapes.iter().cloned().map(Spec::PerHeadLinear).collect();
         let bench = Bench::new(&specs);
         for (index, it) in shapes.iter().enumerate() {
             let weights = stored(&mut random, format, it.op.heads * it.op.rows, it.op.columns);
             for rows in [1, 5] {
                 let x = random.numbers(rows * it.op.pitch);
                 let (takes, gives) =
-                    if it.op.turned { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
+                    if it.op.transposed { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
                 let left = bench.run(index, rows, |name| match name {
                     "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
                     "weight_scales" => Input::Bytes(weights.planes[1].clone()),
@@ -48,7 +48,7 @@ fn per_head_linear_matches_the_reference() {
                     let (mut sum, mut size) = (0.0, 0.0);
                     for input in 0..takes {
                         let (of_row, of_column) =
-                            if it.op.turned { (input, output) } else { (output, input) };
+                            if it.op.transposed { (input, output) } else { (output, input) };
                         let weight = weights.values[(head * it.op.rows + of_row) * it.op.columns + of_column];
                         let x = f64::from(x[row * it.op.pitch + head * takes + input]);
                         sum += f64::from(weight) * x;

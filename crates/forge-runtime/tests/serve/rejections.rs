@@ -5,7 +5,7 @@ use crate::support::http::send;
 use serde_json::json;
 
 #[test]
-fn what_is_not_understood_is_refused_by_name() {
+fn rejects_unsupported_requests_by_field() {
     let served = serve(&PLAIN);
     let long: Vec<usize> = vec![5; 65];
     for (path, body, status, param, part) in [
@@ -210,7 +210,7 @@ fn what_is_not_understood_is_refused_by_name() {
 }
 
 #[test]
-fn the_small_endpoints_answer() {
+fn small_endpoints_answer() {
     let served = serve(&PLAIN);
     let page = served.get("/");
     assert!(page.head.contains("text/html") && page.body.contains("</html>"), "{}", page.head);
@@ -271,19 +271,23 @@ fn only_authorized_requests_are_answered() {
     ] {
         assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
     }
-    for (headers, said) in
+    for (headers, expected) in
         [(vec![], "API key required"), (vec![("Authorization", "Bearer third")], "invalid API key")]
     {
-        let refused = ask("GET", "/v1/models", &headers).body;
-        assert!(refused.contains(said), "{refused}");
+        let response = ask("GET", "/v1/models", &headers).body;
+        assert!(response.contains(expected), "{response}");
     }
     assert_eq!(ask("GET", "/health", &[]).status, 200);
     assert_eq!(ask("GET", "/metrics", &[]).status, 401);
     assert_eq!(ask("GET", "/v1/models", &[("authorization", "bearer second")]).status, 200);
     // A web page can read the response to a wrong key.
-    let refused = ask("GET", "/v1/models", &[("Origin", "https://friend.example")]);
-    assert_eq!(refused.status, 401);
-    assert!(refused.head.contains("access-control-allow-origin: https://friend.example"), "{}", refused.head);
+    let response = ask("GET", "/v1/models", &[("Origin", "https://friend.example")]);
+    assert_eq!(response.status, 401);
+    assert!(
+        response.head.contains("access-control-allow-origin: https://friend.example"),
+        "{}",
+        response.head
+    );
     let wanted = ("Access-Control-Request-Headers", "authorization,content-type,x-stainless-lang");
     let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example"), wanted]);
     assert!(
@@ -313,7 +317,7 @@ fn only_authorized_requests_are_answered() {
 }
 
 #[test]
-fn an_alias_has_a_name() {
+fn aliases_have_names() {
     let options = crate::runtime::serve::ServerOptions {
         host: "127.0.0.1".to_owned(),
         port: 0,
