@@ -11,7 +11,7 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
+use crate::cpu::recurrent::delta_update::{RowUpdate, make_unit, update_state};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -99,7 +99,7 @@ impl Task for Rule<'_> {
                         let HeadInputs { value, decay, beta, .. } = head_inputs[i];
                         let update = RowUpdate { query, key, likeness: likeness[i], decay, beta };
                         // SAFETY: the state has as many columns as values.
-                        unsafe { learn::<S>(&update, &value[columns.clone()], memory, output) };
+                        unsafe { update_state::<S>(&update, &value[columns.clone()], memory, output) };
                     }
                 }
                 if let (Some(gain), Some(epsilon)) = (self.gain, self.shape.gated) {

@@ -48,7 +48,7 @@ pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scal
 
 /// Decays the columns, applies the delta-rule update, and computes the output.
 #[inline(always)]
-pub(crate) unsafe fn learn<S: Simd>(
+pub(crate) unsafe fn update_state<S: Simd>(
     update: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],
