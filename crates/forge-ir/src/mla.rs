@@ -1,8 +1,8 @@
 //! Width checks of MLA in absorbed form.
 //!
 //! A head's key is its key matrix times the latent, and its value likewise. Neither is materialized: queries
-//! are multiplied by the transposed key matrices first ([`crate::Op::PerHeadLinear`], `transposed`), and the weighted
-//! sum of latents by the value matrices last. The cache holds latents and rope keys only.
+//! are multiplied by the transposed key matrices first ([`crate::Op::PerHeadLinear`], `transposed`), and the
+//! weighted sum of latents by the value matrices last. The cache holds latents and rope keys only.
 //!
 //! Each function returns the width of a node's result, or an error.
 

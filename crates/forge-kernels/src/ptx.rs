@@ -108,10 +108,10 @@ pub enum PtxError {
 
 /// A clang of version 15 or later with the NVPTX target on the search path, if any. Apple's clang lacks it.
 pub fn find_clang() -> Option<PathBuf> {
-    candidates().find(|clang| check::is_recent(clang) && knows_ptx(clang))
+    candidates().find(|clang| check::is_recent(clang) && has_ptx_target(clang))
 }
 
-fn knows_ptx(clang: &Path) -> bool {
+fn has_ptx_target(clang: &Path) -> bool {
     let output = Command::new(clang).arg("--print-targets").stdin(Stdio::null()).output();
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nvptx64"))
 }

@@ -74,7 +74,7 @@ use forge_ir::{Diagnostic, Graph};
 /// Plans the graph. If the head needs a format other than the embedding table's, apply [`untie`] first.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
     let formats = Formats::new(graph, options)?.expect_untied()?;
-    let graph = &formats.bodies_of_their_own(graph)?;
+    let graph = &formats.split_bodies(graph)?;
     let lists = crate::fuse::rules::apply(graph, &formats, options);
     let mut plan = crate::lower::select::select(graph, &formats, options, &lists)?;
     crate::memory::arena::assign(&mut plan);

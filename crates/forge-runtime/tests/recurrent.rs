@@ -96,12 +96,12 @@ fn the_state_is_updated_row_by_row() {
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
                     let kept = if *position == 0 { 0.0 } else { decay };
                     column.iter_mut().for_each(|s| *s *= kept);
-                    let ask =
+                    let dot =
                         |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
-                    let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
-                    let learnt = f64::from(beta[of_head]) * unknown;
-                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
-                    output[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                    let difference = f64::from(value[of_head * values + number]) - dot(column, &k);
+                    let update = f64::from(beta[of_head]) * difference;
+                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += update * k);
+                    output[of_head * values + number] = f64::from(scale) * dot(column, &q);
                 }
             }
         }
@@ -164,7 +164,7 @@ fn delta_rule_convolves_updates_and_gates() {
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
             let made = mixer::convolve(&shape, &weights.taps, row, tail, position);
             let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-            output.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, position));
+            output.extend(mixer::update_state(&shape, &weights, [&made, &wide(row)], memory, position));
             convolved.extend(made);
         }
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
@@ -188,12 +188,12 @@ fn delta_rule_convolves_updates_and_gates() {
             compare(&format!("tail {shape:?}"), &numbers_of(&left[0]), &near(&tail));
             compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
         });
-        learns(&shape, &weights, [singles, inputs, before], [&memory, &output]);
+        check_delta_rule(&shape, &weights, [singles, inputs, before], [&memory, &output]);
     }
 }
 
 /// Checks the delta rule after the convolution.
-fn learns(
+fn check_delta_rule(
     shape: &mixer::Shape,
     weights: &mixer::Weights,
     [convolved, inputs, before]: [Vec<f32>; 3],
@@ -242,7 +242,7 @@ fn delta_step_processes_one_row_of_a_slot() {
                 let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
                 let made = mixer::convolve(&shape, &weights.taps, row, tail, *position);
                 let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-                output.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, *position));
+                output.extend(mixer::update_state(&shape, &weights, [&made, &wide(row)], memory, *position));
             }
             let mixer::Weights { taps, rate, bias, gain } = weights;
             let numbers = [inputs, taps, rate, bias, gain].map(Argument::Numbers);

@@ -85,7 +85,7 @@ mod tests {
 
     /// The tiny model with a second layer that reads the first one's cache, and scales itself by columns of
     /// the per-layer inputs.
-    fn drafted_beside() -> Draft {
+    fn cross_layer_draft() -> Draft {
         let mut draft = draft();
         let prologue = &mut draft.bodies[0];
         prologue.nodes.push(node(Op::StorePerLayerInputs, &[1, 1]));
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn accepts_shared_kv_caches_and_prologue_values() {
-        let graph = drafted_beside().validate().expect("it is sound");
+        let graph = cross_layer_draft().validate().expect("it is sound");
         let text = graph.to_string();
         for line in [
             "layers 0..1 layer",
@@ -165,7 +165,7 @@ mod tests {
             }),
         ];
         for (named, change) in cases {
-            let mut draft = drafted_beside();
+            let mut draft = cross_layer_draft();
             change(&mut draft);
             let faults = draft.validate().expect_err(named);
             let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();

@@ -10,7 +10,7 @@
 //! override matches `lm_head` and not the table's name. Then [`untie`] gives the head its own weight, and the
 //! table is packed twice.
 //!
-//! Layers that shared a body may get different formats. [`Formats::bodies_of_their_own`] splits such bodies,
+//! Layers that shared a body may get different formats. [`Formats::split_bodies`] splits such bodies,
 //! so that rules and steps see one format for each parameter.
 
 pub(crate) mod budget;
@@ -142,7 +142,7 @@ impl Formats {
     }
 
     /// Splits bodies so that each has one format per parameter; bodies are ordered by first application.
-    pub(crate) fn bodies_of_their_own(&self, graph: &Graph) -> Result<Graph, Vec<Diagnostic>> {
+    pub(crate) fn split_bodies(&self, graph: &Graph) -> Result<Graph, Vec<Diagnostic>> {
         let mut draft = Draft::clone(graph);
         let mut bodies = Vec::new();
         let mut known: BTreeMap<(BodyId, Vec<Format>), BodyId> = BTreeMap::new();
@@ -440,7 +440,7 @@ mod tests {
         let graph = draft.validate().expect("it is sound");
         let bodies = |overrides: &[&str]| {
             let formats = Formats::new(&graph, &options_with(overrides)).expect("patterns match");
-            let split = formats.bodies_of_their_own(&graph).expect("it is sound");
+            let split = formats.split_bodies(&graph).expect("it is sound");
             split.applications().map(|apply| apply.body.0).collect::<Vec<_>>()
         };
         assert_eq!(bodies(&[]), [0, 1, 1, 2]);

@@ -138,7 +138,7 @@ impl SamplingParams {
     }
 
     /// Whether logits are used without adjustments.
-    pub fn leaves_logits(&self) -> bool {
+    pub fn keeps_logits(&self) -> bool {
         self.bias.is_empty() && !self.has_penalties()
     }
 
@@ -221,7 +221,7 @@ impl Sampler {
     /// The device parameters of the next draw; `None` if logits are adjusted or `typical_p` is used.
     pub fn next_device_sampling(&self) -> Option<DeviceSampling> {
         let sampling = &self.sampling;
-        let is_known = sampling.leaves_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
+        let is_known = sampling.keeps_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
         is_known.then(|| sampling.device_sampling(self.seed, self.drawn))
     }
 

@@ -202,10 +202,10 @@ fn decode_experts_fuse_routing_norm_and_squares() {
             });
         }
     }
-    one_row_leaves_squares();
+    one_row_writes_squares();
 }
 
-fn one_row_leaves_squares() {
+fn one_row_writes_squares() {
     kernel_under_test!(SUM, ExpertsSum, sum);
     let run_sum = run as fn(&cpu::KernelArgs<'_>);
     let mut random = Random(9);

@@ -61,7 +61,7 @@ pub(crate) fn convolve(
 
 /// The normalized and gated output of each head for a convolved row, which also updates the slot's recurrent
 /// state.
-pub(crate) fn learn(
+pub(crate) fn update_state(
     shape: &Shape,
     weights: &Weights,
     [convolved, row]: [&[f64]; 2],
@@ -83,14 +83,14 @@ pub(crate) fn learn(
         let softplus = (after[heads * (values + 1) + head] + f64::from(weights.bias[head])).exp().ln_1p();
         let decay = (-f64::from(weights.rate[head]).exp() * softplus).exp();
         let beta = 1.0 / (1.0 + (-after[heads * values + head]).exp());
-        let ask = |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
+        let dot = |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
         let mut own = Vec::new();
         for (column, v) in memory[head * values * keys..].chunks_exact_mut(keys).zip(v) {
             let kept = if position == 0 { 0.0 } else { decay };
             column.iter_mut().for_each(|s| *s *= kept);
-            let learnt = beta * (v - ask(column, &k));
-            column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
-            own.push(f64::from(shape.scale) * ask(column, &q));
+            let update = beta * (v - dot(column, &k));
+            column.iter_mut().zip(&k).for_each(|(s, k)| *s += update * k);
+            own.push(f64::from(shape.scale) * dot(column, &q));
         }
         let mean = own.iter().map(|x| x * x).sum::<f64>() / values as f64;
         let scale = (mean + f64::from(shape.norm_epsilon)).sqrt().recip();

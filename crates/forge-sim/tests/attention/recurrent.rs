@@ -204,7 +204,13 @@ fn gated_delta_net_layer_matches_the_reference() {
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
             let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, position);
             let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
-            expected.extend(mixer::learn(shape, &weights, [&convolved_row, &wide(row)], state, position));
+            expected.extend(mixer::update_state(
+                shape,
+                &weights,
+                [&convolved_row, &wide(row)],
+                state,
+                position,
+            ));
             convolved.extend(convolved_row);
         }
         let scalars = [("rows", rows)];
@@ -273,7 +279,7 @@ fn single_step_delta_net_matches_the_reference() {
                 let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
                 let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, *position);
                 let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
-                expected.extend(mixer::learn(
+                expected.extend(mixer::update_state(
                     shape,
                     &weights,
                     [&convolved_row, &wide(row)],

@@ -20,7 +20,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], graph: &Graph) -> bool {
         .enumerate()
         .flat_map(|(body, list)| {
             (0..list.operations.len())
-                .filter(|place| is_whole_norm(list, *place))
+                .filter(|place| is_unsplit_norm(list, *place))
                 .map(move |place| (body, place))
         })
         .collect();
@@ -34,7 +34,7 @@ pub(crate) fn rewrite(lists: &mut [Fused], graph: &Graph) -> bool {
 }
 
 /// A norm of a whole value, with a gain.
-fn is_whole_norm(list: &Fused, place: usize) -> bool {
+fn is_unsplit_norm(list: &Fused, place: usize) -> bool {
     matches!(list.operations[place].kind, Kind::Norm { gain: Some(_), parts: 1, .. })
 }
 

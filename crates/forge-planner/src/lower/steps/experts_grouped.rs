@@ -121,8 +121,8 @@ pub(crate) fn is_grouped(draft: &Draft<'_>, list: &Fused, operation: &Operation)
     }
     let end = list.operations.iter().position(|other| other.output == operation.output);
     let before = &list.operations[..end.map_or(0, |end| end + 1)];
-    let asks = |operation: &&Operation| matches!(operation.kind, Kind::ExpertsInner(_));
-    let Some(last) = before.iter().rfind(asks) else { return false };
+    let requests_experts = |operation: &&Operation| matches!(operation.kind, Kind::ExpertsInner(_));
+    let Some(last) = before.iter().rfind(requests_experts) else { return false };
     let own = last.output == operation.output || operation.inputs.first() == Some(&last.output);
     own && matches!(&last.kind, Kind::ExpertsInner(inner) if inner.choice.is_none() && inner.norm.is_none())
 }

@@ -75,7 +75,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             unsafe {
                 share.begin::<S, C>(&of, rows.clone(), head);
                 for start in of.steps(rows) {
-                    share.meet::<S, C>(&of, start);
+                    share.attend_block::<S, C>(&of, start);
                 }
                 share.finish::<S, C>(&of);
             }

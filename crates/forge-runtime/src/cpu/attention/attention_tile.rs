@@ -1,7 +1,7 @@
 //! A thread's tile of attention: some rows of one KV head, their queries, and their running sums.
 //!
-//! `begin` prepares queries and appends the rows' keys and values to the cache. `meet` processes one step of
-//! cached positions. `finish` divides sums by totals and applies gates. The rows of one slot share the
+//! `begin` prepares queries and appends the rows' keys and values to the cache. `attend_block` processes one
+//! step of cached positions. `finish` divides sums by totals and applies gates. The rows of one slot share the
 //! positions of a step that any of them attends to.
 
 use crate::cpu::attention::attend::{Own, Queries};
@@ -228,7 +228,7 @@ impl<'s> AttentionTile<'s> {
     /// # Safety
     /// The cache must have the positions of all rows.
     #[inline(always)]
-    pub(crate) unsafe fn meet<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, start: usize) {
+    pub(crate) unsafe fn attend_block<S: Simd, C: KvElement>(&mut self, of: &Attention<'_, C>, start: usize) {
         let mut next = self.rows.start;
         while next < self.rows.end {
             // Rows of one slot are adjacent.
@@ -238,14 +238,14 @@ impl<'s> AttentionTile<'s> {
             let seen = of_slot.clone().map(|row| of.seen(row, start)).filter(|seen| !seen.is_empty());
             if let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) {
                 // SAFETY: the caller's contract.
-                unsafe { self.meet_together::<S, C>(of, of_slot, start, seen) };
+                unsafe { self.attend_slot_rows::<S, C>(of, of_slot, start, seen) };
             }
         }
     }
 
     /// Processes the rows of one slot; `all` are the positions that any of them attends to.
     #[inline(always)]
-    unsafe fn meet_together<S: Simd, C: KvElement>(
+    unsafe fn attend_slot_rows<S: Simd, C: KvElement>(
         &mut self,
         of: &Attention<'_, C>,
         rows: Range<usize>,

@@ -30,7 +30,7 @@ pub(crate) fn read_speed(bytes: &[u8], level: Isa, pool: &mut Pool) -> Result<Op
     }
     let bytes = &bytes[..bytes.len().min(MAX_BYTES)];
     let stretch = bytes.len().div_ceil(pool.threads());
-    let distance = level.asking();
+    let distance = level.prefetch_distance();
     let mut patterns = vec![Ahead::Nothing];
     if distance.far > 0 {
         patterns.push(Ahead::Far(distance.far));

@@ -40,7 +40,7 @@ impl ReservedMemory {
     }
 
     /// Requests huge pages; returns whether the system supports them.
-    pub(crate) fn asks_for_huge_pages(&self) -> bool {
+    pub(crate) fn advise_huge_pages(&self) -> bool {
         match self {
             ReservedMemory::Whole(memory) => memory.advise(Advice::HugePage).is_ok(),
             ReservedMemory::Parts(memory) => memory.advise(Advice::HugePage).is_ok(),

@@ -66,7 +66,7 @@ impl RepackInProgress {
             return None;
         }
         let reserved = ReservedMemory::new(length, left_out).ok()?;
-        if !reserved.asks_for_huge_pages() && !is_partial_or_repacked {
+        if !reserved.advise_huge_pages() && !is_partial_or_repacked {
             return None;
         }
         let steps = steps(length, &cuts(length, tensors, &matrices), left_out, &matrices);

@@ -54,7 +54,7 @@ pub(crate) trait Matrix: Copy {
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
     /// Bytes of a block, for formats with long-distance prefetch
-    /// ([`Isa::asking`](crate::cpu::simd::isa::Isa::asking)); else 0.
+    /// ([`Isa::prefetch_distance`](crate::cpu::simd::isa::Isa::prefetch_distance)); else 0.
     const OF_BLOCK: usize = 0;
 
     /// Address of a block of such a format; the block need not exist.

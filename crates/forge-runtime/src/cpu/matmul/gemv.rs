@@ -91,7 +91,7 @@ impl<M: Matrix> OutputKernel<M> for RowMajor {
         first: [usize; W],
         x: [*const f32; X],
     ) -> [[f32; X]; W] {
-        let ahead = work.call.level().asking().far;
+        let ahead = work.call.level().prefetch_distance().far;
         let mut all = [[0.0; X]; W];
         for (row, x) in x.into_iter().enumerate() {
             // SAFETY: the caller's contract.
@@ -128,12 +128,12 @@ impl<M: Matrix> GemvKernel<M> for Sequential {
         values: &mut [[f32; GRAIN]; X],
     ) {
         let LinearCall { call, matrix, blocks, .. } = *work;
-        let asking = call.level().asking();
+        let prefetch_distance = call.level().prefetch_distance();
         for (place, output) in range.enumerate() {
             for (x, values) in x.iter().zip(&mut *values) {
                 // SAFETY: the caller's contract.
                 values[place] =
-                    unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, asking) };
+                    unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, prefetch_distance) };
             }
         }
     }

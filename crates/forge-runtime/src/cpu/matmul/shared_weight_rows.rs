@@ -86,12 +86,13 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
                     self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch)
                 }
                 Activations::Stored(x) => {
-                    let (matrix, blocks, asking) = (self.matrix, self.blocks, self.level.asking());
+                    let (matrix, blocks, prefetch_distance) =
+                        (self.matrix, self.blocks, self.level.prefetch_distance());
                     for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
                         let x = x[row * blocks * BLOCK..].as_ptr();
                         for (output, value) in values[..count].iter_mut().enumerate() {
                             let first = (first + output) * blocks;
-                            *value = stored_product::<S, M>(matrix, first, x, blocks, asking);
+                            *value = stored_product::<S, M>(matrix, first, x, blocks, prefetch_distance);
                         }
                     }
                 }

@@ -7,7 +7,7 @@
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::elementwise::activation::Vectorized;
 use crate::cpu::recurrent::delta_rule::{MOST_VALUES, decay, sigmoid};
-use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
+use crate::cpu::recurrent::delta_update::{RowUpdate, normalize_l2, update_state};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -67,7 +67,7 @@ impl Task for Step<'_> {
 
             let after = &inputs[rule.channels()..];
             // SAFETY: local buffers.
-            let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
+            let likeness = unsafe { normalize_l2::<S>(query, key, rule.scale, rule.epsilon) };
             let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
             let beta = sigmoid(after[heads * values + head]);
             let update = RowUpdate { query, key, likeness, decay, beta };
@@ -83,7 +83,7 @@ impl Task for Step<'_> {
                 memory.fill(0.0);
             }
             // SAFETY: the state has as many columns as values.
-            unsafe { learn::<S>(&update, value, memory, output) };
+            unsafe { update_state::<S>(&update, value, memory, output) };
             let gates = &after[head * values..(head + 1) * values];
             // SAFETY: gain and gates are as long as the head.
             unsafe { open::<S>(output, gain, gates, rule.gated.unwrap_or(0.0)) };

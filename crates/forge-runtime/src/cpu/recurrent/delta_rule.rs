@@ -11,7 +11,7 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::recurrent::delta_update::{RowUpdate, learn, make_unit};
+use crate::cpu::recurrent::delta_update::{RowUpdate, normalize_l2, update_state};
 use crate::cpu::recurrent::gated_rms_norm::open;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
@@ -78,7 +78,7 @@ impl Task for Rule<'_> {
                     query.copy_from_slice(head_inputs[i].query);
                     key.copy_from_slice(head_inputs[i].key);
                     // SAFETY: local buffers.
-                    likeness[i] = unsafe { make_unit::<S>(query, key, scale, epsilon) };
+                    likeness[i] = unsafe { normalize_l2::<S>(query, key, scale, epsilon) };
                 }
                 for column in (0..values).step_by(COLUMNS) {
                     let columns = column..values.min(column + COLUMNS);
@@ -99,7 +99,7 @@ impl Task for Rule<'_> {
                         let HeadInputs { value, decay, beta, .. } = head_inputs[i];
                         let update = RowUpdate { query, key, likeness: likeness[i], decay, beta };
                         // SAFETY: the state has as many columns as values.
-                        unsafe { learn::<S>(&update, &value[columns.clone()], memory, output) };
+                        unsafe { update_state::<S>(&update, &value[columns.clone()], memory, output) };
                     }
                 }
                 if let (Some(gain), Some(epsilon)) = (self.gain, self.shape.gated) {

@@ -30,7 +30,12 @@ const AT_ONCE: usize = 8;
 
 /// Normalizes query and key to unit length, multiplies the query by `scale`, and returns their dot product.
 #[inline(always)]
-pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scale: f32, epsilon: f32) -> f32 {
+pub(crate) unsafe fn normalize_l2<S: Simd>(
+    query: &mut [f32],
+    key: &mut [f32],
+    scale: f32,
+    epsilon: f32,
+) -> f32 {
     assert!(query.len() == key.len());
     // SAFETY: both have equal length.
     unsafe {
@@ -48,7 +53,7 @@ pub(crate) unsafe fn make_unit<S: Simd>(query: &mut [f32], key: &mut [f32], scal
 
 /// Decays the columns, applies the delta-rule update, and computes the output.
 #[inline(always)]
-pub(crate) unsafe fn learn<S: Simd>(
+pub(crate) unsafe fn update_state<S: Simd>(
     update: &RowUpdate<'_>,
     values: &[f32],
     columns: &mut [f32],

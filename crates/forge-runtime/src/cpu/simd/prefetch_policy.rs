@@ -86,7 +86,7 @@ impl Isa {
 
     /// The prefetch distances of row-major weights on this CPU. CPUs with AMX also need software prefetch of
     /// rows. On Zen 4 it made decode slower; other CPUs are not measured.
-    pub(crate) fn asking(self) -> PrefetchDistance {
+    pub(crate) fn prefetch_distance(self) -> PrefetchDistance {
         match self.streams() {
             ReadPattern::Once => PrefetchDistance { far: 8 << 10, near: 6 << 10, once: true },
             streams if streams.is_one() || self.has_tiles() => {
