@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(through(&[3.9, 5e-9]), (vec![3.0, 0.0], vec![126]));
         assert_eq!(through(&[0.0; 40]), (vec![0.0; 40], vec![0, 0]));
         assert_eq!(through(&[65504.0]), (vec![49152.0], vec![140]), "beyond 6 is 6");
-        let unfit = encode(&[65536.0], &mut [0; 16], &mut [0]);
-        assert_eq!(unfit, Err(RangeError::TooLarge { value: 65536.0 }));
+        let unrepresentable_value = encode(&[65536.0], &mut [0; 16], &mut [0]);
+        assert_eq!(unrepresentable_value, Err(RangeError::TooLarge { value: 65536.0 }));
         // The smallest scale, and a value of half of it.
         let least = 2.0_f32.powi(-127);
         assert_eq!(through(&[-6.0 * least, 0.5 * least]), (vec![-6.0 * least, 0.5 * least], vec![0]));

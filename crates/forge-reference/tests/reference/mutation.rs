@@ -10,7 +10,7 @@
 use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Format, Graph, tolerance};
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use forge_weights::CheckpointWeights;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,12 @@ fn read(files: &MemoryCheckpoint) -> Option<LoadedCheckpoint> {
 }
 
 /// The logits of a sequence.
-fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
+fn logits(
+    opened: &LoadedCheckpoint,
+    files: &MemoryCheckpoint,
+    ids: &[u32],
+    want: Positions,
+) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
@@ -30,8 +35,8 @@ fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want
 fn computes_another(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
-            1 if !case.golden.is_null() => (Want::All, "all_1".to_owned()),
-            _ => (Want::Last, format!("last_{text}")),
+            1 if !case.golden.is_null() => (Positions::All, "all_1".to_owned()),
+            _ => (Positions::Last, format!("last_{text}")),
         };
         let others = logits(opened, files, &case.ids(text), want);
         others.iter().zip(case.logits(&tensor)).any(|(other, own)| {
