@@ -125,9 +125,9 @@ impl Mix {
         let mut misfits = 0;
         for id in free {
             let weight = &graph.weights[id.0];
-            let wanted = self.format(roles.get(&id).copied().unwrap_or(Role::Other), graph.layers.len());
-            let format = format_or_fallback(wanted, weight);
-            misfits += usize::from(format != wanted);
+            let mix_format = self.format(roles.get(&id).copied().unwrap_or(Role::Other), graph.layers.len());
+            let format = format_or_fallback(mix_format, weight);
+            misfits += usize::from(format != mix_format);
             *counts.entry(format).or_default() += 1;
             if format != any {
                 overrides.push(Override::exactly(&weight.tensor, Quant::To(format)));

@@ -87,8 +87,8 @@ fn exec_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
 
 /// Features needed for these arguments: the server only for `serve` and for help.
 fn needed_features(program_arguments: &[String]) -> BuildFeatures {
-    let asks = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
-    if program_arguments.is_empty() || program_arguments.iter().any(asks) {
+    let needs_server = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
+    if program_arguments.is_empty() || program_arguments.iter().any(needs_server) {
         BuildFeatures::Whole
     } else {
         BuildFeatures::NoServer

@@ -13,14 +13,14 @@ use forge_ir::{
 };
 use std::collections::BTreeMap;
 
-/// The logits of the `wanted` rows with KV cache format `cache`. `rows` contains all tokens of each slot from
+/// The logits of rows `positions` with KV cache format `cache`. `rows` contains all tokens of each slot from
 /// position 0 on. The context length is that of the longest slot.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn WeightRows,
     cache: Format,
     rows: &[Row],
-    wanted: &[usize],
+    positions: &[usize],
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
     let vocabulary = graph.model.vocabulary;
     if rows.is_empty() {
@@ -37,15 +37,15 @@ pub(crate) fn run(
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream, cross_layer)?;
     }
-    // Rows depend on each other only through states: without any, only the wanted rows are computed in the
+    // Rows depend on each other only through states: without any, only rows `positions` are computed in the
     // epilogue.
     let is_alone = graph.epilogue.states.is_empty();
-    let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
+    let kept: Vec<usize> = if is_alone { positions.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
     let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, cross_layer)?;
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
-    Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
+    Ok(positions.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
 
 struct Run<'a> {

@@ -82,14 +82,14 @@ pub fn golden(
     }
     let logits = run(graph, numbers, cache, &all, &last)?;
     for (sequence, logits) in sequences.iter().zip(&logits) {
-        let broken = logits.iter().filter(|logit| !logit.is_finite()).count();
-        if broken > 0 {
+        let non_finite = logits.iter().filter(|logit| !logit.is_finite()).count();
+        if non_finite > 0 {
             let tokens = match sequence.ids.len() {
                 1 => "one token".to_owned(),
                 count => format!("{count} tokens"),
             };
             let message = format!(
-                "the model computes NaN or infinite logits for a sequence of {tokens}: {broken} of {} logits",
+                "the model computes NaN or infinite logits for a sequence of {tokens}: {non_finite} of {} logits",
                 logits.len()
             );
             let why = "weights are too large, or a value of config.json is out of range";

@@ -42,12 +42,12 @@ pub fn evaluate(
     ids: &[u32],
     want: Positions,
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
-    let wanted = match want {
+    let positions = match want {
         Positions::All => 0..ids.len(),
         Positions::Last => ids.len().saturating_sub(1)..ids.len(),
     };
     let rows: Vec<Row> = crate::rows::of_slot(0, ids).collect();
-    crate::eval::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
+    crate::eval::run(graph, numbers, Format::F32, &rows, &positions.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a sequence with greedy sampling; ties go to the lower id.

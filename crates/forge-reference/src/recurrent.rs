@@ -124,8 +124,9 @@ mod tests {
     fn decay_is_a_factor_between_0_and_1() {
         let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
         let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
-        let near =
-            |found: f32, wanted: f64| assert!((f64::from(found) - wanted).abs() < 1e-6, "{found} {wanted}");
+        let near = |found: f32, expected: f64| {
+            assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}")
+        };
         near(left[0], 0.5);
         near(left[1], 0.25);
         near(left[2], 1.0);

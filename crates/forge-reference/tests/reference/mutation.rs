@@ -55,7 +55,7 @@ enum Effect {
     None,
     Rejected,
     /// The context length, the BOS or EOS tokens, or the notes for the user differ.
-    Beside,
+    OutsideLogits,
     /// The logits differ.
     Computed,
 }
@@ -71,7 +71,7 @@ fn effect(case: &Case, files: &MemoryCheckpoint) -> Effect {
         // The number of logits differs.
         () if own.model.vocabulary != other.model.vocabulary => Effect::Computed,
         () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
-        () if is_beside => Effect::Beside,
+        () if is_beside => Effect::OutsideLogits,
         () => Effect::None,
     }
 }
@@ -184,9 +184,10 @@ fn every_config_key_has_an_effect() {
     for architecture in &known {
         let of =
             |effect| best.iter().filter(|((of, _), best)| of == *architecture && **best == effect).count();
-        let (computed, beside, rejected) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Rejected));
+        let (computed, outside_logits, rejected) =
+            (of(Effect::Computed), of(Effect::OutsideLogits), of(Effect::Rejected));
         println!(
-            "{architecture}: {computed} keys change logits, {beside} what is beside them, {rejected} are rejected"
+            "{architecture}: {computed} keys change logits, {outside_logits} what is outside_logits them, {rejected} are rejected"
         );
     }
     for (path, of) in &inert {
@@ -229,7 +230,7 @@ fn keys_read_by_transformers_change_the_logits_or_are_rejected() {
         let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));
         let most = changes(case, key).into_iter().max();
         assert!(
-            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::Beside)),
+            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::OutsideLogits)),
             "{name} {key}: {most:?}"
         );
     }

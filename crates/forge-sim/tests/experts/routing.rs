@@ -136,8 +136,8 @@ fn routing_matches_the_reference_exactly() {
                 assert!(found[chosen..].iter().any(|bits| f32::from_bits(*bits).is_nan()), "{route:?}");
                 continue;
             }
-            let (wanted, weights) = routed(route, own, &correction, &scale);
-            assert_eq!(found_experts, wanted, "{route:?} row {row}");
+            let (expected, weights) = routed(route, own, &correction, &scale);
+            assert_eq!(found_experts, expected, "{route:?} row {row}");
             for (bits, weight) in found[chosen..].iter().zip(weights) {
                 let found = f64::from(f32::from_bits(*bits));
                 assert!(

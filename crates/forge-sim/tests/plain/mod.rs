@@ -185,7 +185,7 @@ fn packed(bits: Bits, codes: &[u8]) -> Vec<u8> {
 }
 
 /// An expected value, and the magnitude of the summed terms.
-pub(crate) type Wanted = (f64, f64);
+pub(crate) type Expected = (f64, f64);
 
 /// Kernels of one program.
 pub(crate) struct Bench {
@@ -252,13 +252,13 @@ pub(crate) fn numbers_of(words: &[u32]) -> Vec<f32> {
 }
 
 /// Compares values, with a tolerance relative to the magnitude of their terms.
-pub(crate) fn compare(what: &str, got: &[f32], wanted: &[Wanted], tolerance: f64) {
-    assert_eq!(got.len(), wanted.len(), "{what}");
-    for (index, (&got, &(wanted, size))) in got.iter().zip(wanted).enumerate() {
-        let error = (f64::from(got) - wanted).abs();
+pub(crate) fn compare(what: &str, got: &[f32], expected: &[Expected], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (index, (&got, &(expected, size))) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
         assert!(
             error <= tolerance * size,
-            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
+            "{what}: number {index} is {got}, not {expected} ({error:e} of {size})"
         );
     }
 }
