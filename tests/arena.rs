@@ -1,18 +1,18 @@
 //! Every step reads data that an earlier step of the pass wrote. The test follows the passes of every model
-//! through the arena. A buffer is lost when another one overwrites a byte of it.
+//! through the arena. A buffer is overwritten when another one overwrites a byte of it.
 
 use forge_planner::{Fusion, Operand, Options, Plan, Section, Step, Workload, plan};
 use std::ops::Range;
 use tests::{graph, models, rows_of};
 
 /// Follows a pass and returns the reads of data that is missing or overwritten.
-fn lost(plan: &Plan, load: Workload) -> Vec<String> {
+fn overwritten_buffers(plan: &Plan, load: Workload) -> Vec<String> {
     let bytes = |index: usize| -> Range<usize> {
         let scratch = &plan.scratch[index];
         scratch.offset..scratch.offset + 4 * scratch.width * rows_of(scratch, load)
     };
     let mut there = vec![false; plan.scratch.len()];
-    let mut lost = Vec::new();
+    let mut overwritten_buffers = Vec::new();
     let once: Vec<(&Section, &Step)> = plan.steps_of(load).collect();
     // Adjacent steps that run once per tile all run for one tile before the next one.
     let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbours| {
@@ -35,7 +35,7 @@ fn lost(plan: &Plan, load: Workload) -> Vec<String> {
             })
         };
         for read in bound(true).filter(|read| !there[*read]) {
-            lost.push(format!(
+            overwritten_buffers.push(format!(
                 "{} {load:?}: {}.{} reads `{}`",
                 plan.model.name, section.name, step.name, plan.scratch[read].name
             ));
@@ -49,7 +49,7 @@ fn lost(plan: &Plan, load: Workload) -> Vec<String> {
             there[written] = true;
         }
     }
-    lost
+    overwritten_buffers
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn arena_buffers_are_not_overwritten_while_in_use() {
                 Workload { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
                 Workload { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
             ] {
-                errors.extend(lost(&plan, load));
+                errors.extend(overwritten_buffers(&plan, load));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use forge_frontend::{MemoryCheckpoint, read_model};
 use forge_planner::{Options, Override, Quant};
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use forge_weights::PackedFile;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ fn compiled(checkpoint: &Path, quant: &str) -> Compiled {
     let mut logits = Vec::new();
     for text in 0..4_u32 {
         let ids: Vec<u32> = (0..48_u32).map(|i| (i * i * 31 + i * 97 + text * 57) % 300).collect();
-        let rows = evaluate(&graph, &packed, &ids, Want::All).expect("it can be evaluated");
+        let rows = evaluate(&graph, &packed, &ids, Positions::All).expect("it can be evaluated");
         logits.extend(rows.into_iter().map(|row| row.into_iter().map(f64::from).collect::<Vec<f64>>()));
     }
     Compiled { summary, logits }

@@ -2,12 +2,12 @@
 
 use crate::emulated::{DRIVER, write_driver};
 use crate::model_lists::{
-    AFFINE, CODED, CONVERTED, CONVERTED_TO_CODES, EXPERTS, FEW_FORMATS, FORMATS, FUSED, LATENTS, MIXED, MLX,
-    MOVED, ODD, ODD_EXPERTS, ODD_LATENTS, QUANTISED, SHARED, SUPERBLOCKS, TUNABLE, UNFUSED, WHOLE,
-    WIDE_HEADS, WITHOUT_CHOICE,
+    AFFINE, ALL_EXPERTS_SELECTED, CONVERTED, CONVERTED_TO_CODES, EXPERTS, FEW_FORMATS, FORMATS, FUSED,
+    LATENTS, MIXED, MLX, MLX_SUFFIX, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTISED, SHARED,
+    SUPERBLOCKS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
 };
-use crate::shared_out::shared_out;
-use crate::workspace::{self, Work, compile_member};
+use crate::parallel::parallel_map;
+use crate::workspace::{self, OptLevel, compile_member};
 use crate::{graph, mixed_mlx, model, models, root, run, scratch};
 use forge_ir::Graph;
 use forge_ops::Format;
@@ -51,7 +51,7 @@ pub fn emulated() -> (Vec<&'static Built>, &'static Path) {
 
 fn is_emulated(built: &Built) -> bool {
     let plain = built.overrides.is_empty() && built.kv.is_none() && built.disabled.is_empty();
-    let source = built.model.strip_suffix(MOVED).unwrap_or(&built.model);
+    let source = built.model.strip_suffix(MLX_SUFFIX).unwrap_or(&built.model);
     plain && built.format == "f32" && root().join("tests/models").join(source).is_dir()
 }
 
@@ -68,14 +68,14 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
     for crate_ in &mut built {
         crate_.directory = workspace.join(crate_.name());
     }
-    shared_out(built.iter(), compile);
+    parallel_map(built.iter(), compile);
     let names: Vec<String> = built.iter().map(Built::name).collect();
     let driver = cfg!(target_os = "linux").then(|| {
         let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
         write_driver(&workspace, &emulated)
     });
     let other = driver.as_deref().map(|manifest| (DRIVER, manifest));
-    let (mut programs, driver) = workspace::build_with(&workspace, &names, Work::Little, other);
+    let (mut programs, driver) = workspace::build_with(&workspace, &names, OptLevel::Little, other);
     for crate_ in &mut built {
         let name = crate_.name();
         crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
@@ -107,7 +107,7 @@ fn all_to_build() -> Vec<Built> {
     add(WIDE_HEADS, "f32", &[]);
     add(WIDE_HEADS, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
-    all.extend(WITHOUT_CHOICE.map(|(model, format)| Built::of(model, format)));
+    all.extend(ALL_EXPERTS_SELECTED.map(|(model, format)| Built::of(model, format)));
     all.extend(QUANTISED.into_iter().chain(CONVERTED_TO_CODES).map(|model| Built::of(model, "keep")));
     all.extend(CONVERTED.map(|(model, format)| Built::of(model, format)));
     all.extend(models().iter().map(|model| {
@@ -115,7 +115,7 @@ fn all_to_build() -> Vec<Built> {
         Built { kv, disabled: Fusion::ALL.into(), ..Built::of(model, format) }
     }));
     all.extend(Fusion::ALL.map(without));
-    all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
+    all.extend(Q8_KV_CACHE.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(
         MIXED
             .into_iter()

@@ -46,14 +46,14 @@ fn run(
         .map(|buffer| {
             let bytes = match &instance.spec {
                 Spec::ExpertsInner(inner) if buffer.name == "routes" && !buffer.written => {
-                    words(routes(rows, inner.op.experts, inner.op.chosen, inner.op.shared))
+                    read_words(routes(rows, inner.op.experts, inner.op.chosen, inner.op.shared))
                 }
                 Spec::ExpertsSum(sum) if buffer.name == "routes" => {
-                    words(routes(rows, sum.op.experts, sum.op.chosen, sum.op.shared))
+                    read_words(routes(rows, sum.op.experts, sum.op.chosen, sum.op.shared))
                 }
                 // The traffic does not depend on which experts are selected, shared experts included.
                 Spec::ExpertsGroup(group) if buffer.name == "routes" => {
-                    words(routes(rows, group.experts, group.chosen, 0))
+                    read_words(routes(rows, group.experts, group.chosen, 0))
                 }
                 Spec::ExpertsTiles(tiles) if buffer.name == "pairs" => grouped(&tiles.op, rows)[0].clone(),
                 Spec::ExpertsTiles(tiles) if buffer.name == "tiles" => grouped(&tiles.op, rows)[1].clone(),
@@ -92,8 +92,8 @@ fn routes(rows: usize, experts: usize, chosen: usize, shared: usize) -> Vec<u32>
     (0..rows).flat_map(row).collect()
 }
 
-fn words(words: Vec<u32>) -> Vec<u8> {
-    words.into_iter().flat_map(u32::to_le_bytes).collect()
+fn read_words(read_words: Vec<u32>) -> Vec<u8> {
+    read_words.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
 /// Pairs and tiles of those routes.
@@ -112,7 +112,7 @@ fn grouped(spec: &ExpertsTiles, rows: usize) -> [Vec<u8>; 2] {
         }
     }
     tiles.resize(3 * ExpertsGroup { experts, chosen, tile_rows }.tiles(rows), 0);
-    [pairs, tiles].map(words)
+    [pairs, tiles].map(read_words)
 }
 
 /// Bytes from one expert's matrix to the next one's.
@@ -159,10 +159,10 @@ fn content(
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
         Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
-        Operand::ExpertSlots => words((0..MOST_EXPERTS as u32).collect()),
+        Operand::ExpertSlots => read_words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;
-            words(match column {
+            read_words(match column {
                 BatchColumn::Ids => (0..rows as u32).collect(),
                 BatchColumn::Slots => vec![0; rows],
                 BatchColumn::Positions => (first..load.length as u32).collect(),

@@ -35,7 +35,7 @@ fn farthest(name: &str) -> f64 {
     let prompts =
         (0..).map_while(|index| Some((words(&format!("ids_{index}"))?, words(&format!("last_{index}"))?)));
     let distances = prompts.map(|(ids, last)| {
-        let rows = forge_reference::evaluate(&opened.graph, &numbers, &ids, forge_reference::Want::Last);
+        let rows = forge_reference::evaluate(&opened.graph, &numbers, &ids, forge_reference::Positions::Last);
         let rows = rows.expect("it can be evaluated");
         let found: Vec<f64> = rows.last().expect("a row").iter().map(|x| f64::from(*x)).collect();
         let expected: Vec<f64> = last.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect();

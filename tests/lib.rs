@@ -10,14 +10,14 @@ pub mod emulated;
 mod mlx;
 mod model_lists;
 mod numbers;
-mod shared_out;
+mod parallel;
 mod workspace;
 
 pub use built::{Built, all_built, emulated};
 pub use model_lists::*;
 pub use numbers::{deviation, distance, id_list, ids, numbers};
-pub use shared_out::shared_out;
-pub use workspace::{Work, build_together, compile_member, compile_server};
+pub use parallel::parallel_map;
+pub use workspace::{OptLevel, build_together, compile_member, compile_server};
 
 use forge_ir::Graph;
 use forge_planner::{RowsOf, Scratch, Workload};
@@ -46,7 +46,7 @@ pub fn models() -> Vec<String> {
 
 /// The directory of a model.
 pub fn model(name: &str) -> PathBuf {
-    if let Some(source) = name.strip_suffix(MOVED) {
+    if let Some(source) = name.strip_suffix(MLX_SUFFIX) {
         return mlx::converted(&scratch(), name, || model(source));
     }
     if CONVERTED_TO_CODES.contains(&name) {

@@ -39,7 +39,7 @@ const MODULES: [(&str, usize, usize); 9] = [
 ];
 
 /// Marks a module that is not quantized.
-const LEFT: &str = "model.layers.1.self_attn.k_proj";
+const UNQUANTIZED_MODULE: &str = "model.layers.1.self_attn.k_proj";
 
 /// Writes a checkpoint with every number of bits and group size, module by module, and its dequantized copy.
 /// Returns both paths.
@@ -54,7 +54,7 @@ pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
     let codes = |module: &str| {
         let special = MODULES.iter().find(|(known, ..)| *known == module);
         let (bits, group) = special.map_or((4, 64), |(_, bits, group)| (*bits, *group));
-        (module != LEFT).then_some(Codes::Affine { bits, group })
+        (module != UNQUANTIZED_MODULE).then_some(Codes::Affine { bits, group })
     };
     quantised(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
 }
@@ -74,7 +74,7 @@ fn quantised(
     let mut section = usual.section();
     let (mut of_codes, mut of_numbers) = (Tensors::new(), Tensors::new());
     let mut tensors = load(&source);
-    tensors.iter_mut().for_each(|(name, array)| array.unfold(config, name));
+    tensors.iter_mut().for_each(|(name, array)| array.restore_shape(config, name));
     for (tensor, array) in names::converted(config, tensors) {
         let module = tensor.strip_suffix(".weight").filter(|module| is_quantised(config, module, &array));
         let chosen = module.and_then(&codes);
@@ -209,7 +209,7 @@ fn write(source: &Path, to: &Path, config: &Value, tensors: &Tensors) {
 
 impl Array {
     /// Restores the dimensions of tensors that random models store flat.
-    fn unfold(&mut self, config: &Value, name: &str) {
+    fn restore_shape(&mut self, config: &Value, name: &str) {
         let count = |key: &str, usual: u64| config[key].as_u64().unwrap_or(usual) as usize;
         let all = self.shape.iter().product::<usize>();
         if name.ends_with(".conv1d.weight") {

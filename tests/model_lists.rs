@@ -32,7 +32,7 @@ pub const EXPERTS: [&str; 10] = [
 
 /// Models whose tokens use all experts, so that quantization cannot change the selection; with the format in
 /// which they are compared.
-pub const WITHOUT_CHOICE: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
+pub const ALL_EXPERTS_SELECTED: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
 
 /// Unusual mixture-of-experts models: expert groups; rows that use all experts; more experts than lanes, and
 /// layers without experts; clamped gates and sinks where nothing else has a bias; a gated shared expert three
@@ -68,7 +68,7 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
 ];
 
 /// Models with a q8_0 KV cache: one with QK norm, one with a sliding window.
-pub const CODED: [&str; 2] = ["qwen3", "gemma2"];
+pub const Q8_KV_CACHE: [&str; 2] = ["qwen3", "gemma2"];
 
 /// A model whose rows are whole superblocks, in every K-quant format: mixed as in common GGUF files, with one
 /// layer in another format.
@@ -89,7 +89,7 @@ pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix"
 pub const MLX: &str = "mlx";
 
 /// Suffix of the name of a model of tests/models or tests/odd that is stored in the format of MLX converters.
-pub const MOVED: &str = "_mlx";
+pub const MLX_SUFFIX: &str = "_mlx";
 
 /// Such models and their formats: recurrent state with norm weights plus 1; the same in a multimodal
 /// checkpoint; transposed per-head key matrices; mxfp4 experts with separate gate and up.

@@ -7,13 +7,13 @@ use forge_frontend::MemoryCheckpoint;
 use forge_ir::{Graph, tolerance};
 use forge_ops::Format;
 use forge_planner::{Options, Plan, Quant};
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use forge_weights::PackedFile;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use tests::{Built, Work, build_together, compile_member, deviation, forge_with, model, scratch};
+use tests::{Built, OptLevel, build_together, compile_member, deviation, forge_with, model, scratch};
 
 /// A model, and changes of its window configuration.
 const MODELS: [(&str, Option<usize>); 5] =
@@ -26,7 +26,7 @@ const CONTEXT: usize = 1024;
 const LONG: usize = 700;
 
 /// A crate, and its checkpoint.
-struct Ringed {
+struct RingBufferModel {
     built: Built,
     graph: Graph,
     plan: Plan,
@@ -50,7 +50,7 @@ fn checkpoint(name: &str, window: Option<usize>) -> PathBuf {
     to
 }
 
-fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
+fn ring_buffer_model(name: &str, window: Option<usize>, workspace: &Path) -> RingBufferModel {
     let from = checkpoint(name, window);
     let directory = workspace.join(format!("{}-rings", name.replace('_', "-")));
     compile_member(&from, &["--quant", "f32", "--no-reference-logits"], &directory);
@@ -69,21 +69,22 @@ fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
         directory,
         program: PathBuf::new(),
     };
-    Ringed { built, graph: opened.graph, plan }
+    RingBufferModel { built, graph: opened.graph, plan }
 }
 
-fn all() -> &'static [Ringed] {
-    static ALL: OnceLock<Vec<Ringed>> = OnceLock::new();
+fn all() -> &'static [RingBufferModel] {
+    static ALL: OnceLock<Vec<RingBufferModel>> = OnceLock::new();
     ALL.get_or_init(|| {
         let workspace = scratch().join("rings").join("crates");
-        let mut all: Vec<Ringed> =
-            MODELS.iter().map(|(name, window)| ringed(name, *window, &workspace)).collect();
+        let mut all: Vec<RingBufferModel> =
+            MODELS.iter().map(|(name, window)| ring_buffer_model(name, *window, &workspace)).collect();
         let names = || {
-            let name =
-                |it: &Ringed| it.built.directory.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name = |it: &RingBufferModel| {
+                it.built.directory.file_name().map(|name| name.to_string_lossy().into_owned())
+            };
             all.iter().filter_map(name)
         };
-        let programs = build_together(&workspace, names(), Work::Little);
+        let programs = build_together(&workspace, names(), OptLevel::Little);
         let found: Vec<PathBuf> = names().map(|name| programs[&name].clone()).collect();
         all.iter_mut().zip(found).for_each(|(it, program)| it.built.program = program);
         all
@@ -92,7 +93,7 @@ fn all() -> &'static [Ringed] {
 
 /// Writes golden.json: one long sequence in several portions, with the reference's logits of its last
 /// position. The file is deleted when the returned value is dropped.
-fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()> {
+fn write_golden(it: &RingBufferModel, portions: &[Vec<usize>]) -> MutexGuard<'static, ()> {
     static GOLDEN: Mutex<()> = Mutex::new(());
     let only_one = GOLDEN.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = std::fs::read(it.built.directory.join("weights.safetensors")).expect("a crate has weights");
@@ -104,7 +105,7 @@ fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()>
     let packed = PackedFile::open(&it.graph, &it.plan.weights, read).expect("it was written for this plan");
     let longest = portions.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
     let ids: Vec<u32> = (0..longest as u32).map(|i| (i * i * 31 + i * 97 + 5) % 300).collect();
-    let rows = evaluate(&it.graph, &packed, &ids, Want::All).expect("it can be evaluated");
+    let rows = evaluate(&it.graph, &packed, &ids, Positions::All).expect("it can be evaluated");
     let sequence = |chunks: &Vec<usize>| {
         let count = chunks.iter().sum::<usize>();
         let logits: Vec<f64> = rows[count - 1].iter().copied().map(f64::from).collect();
@@ -121,7 +122,7 @@ fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()>
 }
 
 /// Portions of odd sizes, of every kind of pass.
-fn odd_portions(count: usize) -> Vec<usize> {
+fn odd_chunks(count: usize) -> Vec<usize> {
     let mut portions = Vec::new();
     let mut left = count;
     for size in [7, 250, 33, 1, 1, 200, 17, 3, 99].into_iter().cycle() {
@@ -140,7 +141,7 @@ fn sequences_longer_than_the_ring_buffer_match_the_reference() {
     for it in all() {
         // As one prompt, in portions of odd sizes, row by row, and row by row after a prompt.
         let then_one_by_one = [vec![400], vec![1; 60]].concat();
-        let _golden = write_golden(it, &[vec![LONG], odd_portions(LONG), vec![1; LONG], then_one_by_one]);
+        let _golden = write_golden(it, &[vec![LONG], odd_chunks(LONG), vec![1; LONG], then_one_by_one]);
         let report = it.built.json(&["verify", "--json"]);
         println!("{}: max error {}", it.built.model, report["max_error"]);
         assert_eq!(report["ok"], true, "{}: {report:#}", it.built.model);

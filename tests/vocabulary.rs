@@ -25,7 +25,7 @@ const WORDS: [(&str, &str); 14] = [
 const KINDS: [&str; 5] = ["rs", "metal", "jinja", "md", "html"];
 
 /// Files that may contain such words: this one, the style guide with its examples, dated notes, and stories.
-const QUOTING: [&str; 4] =
+const EXEMPT: [&str; 4] =
     ["tests/vocabulary.rs", "docs/contributing/STYLE.md", "docs/perf-log", "examples/fable"];
 
 #[test]
@@ -36,7 +36,7 @@ fn no_project_only_words() {
     {
         for file in files(&root().join(folder)) {
             let path = file.strip_prefix(root()).expect("it was found there").display().to_string();
-            if QUOTING.iter().any(|quoting| path.starts_with(quoting)) {
+            if EXEMPT.iter().any(|quoting| path.starts_with(quoting)) {
                 continue;
             }
             let Ok(text) = std::fs::read_to_string(&file) else { continue };

@@ -51,7 +51,7 @@ fn update(from: &Path, to: &Path) {
 
 /// The computing load of the programs of a workspace, which decides how they are optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum OptLevel {
     /// So little that optimizing takes longer than it saves: `opt-level` 0.
     Little,
     /// Enough to build them as users do: the release profile.
@@ -67,7 +67,7 @@ const PROGRAMS: &str = "programs";
 pub fn build_together(
     workspace: &Path,
     members: impl Iterator<Item = String>,
-    work: Work,
+    work: OptLevel,
 ) -> BTreeMap<String, PathBuf> {
     build_with(workspace, &members.collect::<Vec<_>>(), work, None).0
 }
@@ -77,7 +77,7 @@ pub fn build_together(
 pub(crate) fn build_with(
     workspace: &Path,
     models: &[String],
-    work: Work,
+    work: OptLevel,
     other: Option<(&str, &str)>,
 ) -> (BTreeMap<String, PathBuf>, Option<PathBuf>) {
     write_programs(workspace, models);
@@ -86,8 +86,8 @@ pub(crate) fn build_with(
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
         // Symbols are a third of the program's size.
-        Work::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
-        Work::Much => ("[profile.release]\nstrip = true\n", "release"),
+        OptLevel::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
+        OptLevel::Much => ("[profile.release]\nstrip = true\n", "release"),
     };
     let more = other.map_or("", |(_, manifest)| manifest);
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));

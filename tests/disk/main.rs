@@ -2,14 +2,14 @@
 //! limits.
 
 #[cfg(target_os = "linux")]
-mod breakable;
+mod disk_failure;
 #[cfg(target_os = "linux")]
-mod broken;
+mod fuse_disk;
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[cfg(target_os = "linux")]
 #[path = "../../crates/forge-runtime/tests/support/http.rs"]
 mod http;
 #[cfg(target_os = "linux")]
-mod limited;
+mod memory_limit;
 #[cfg(target_os = "linux")]
 mod server;

@@ -52,14 +52,14 @@ impl Server {
     }
 
     /// Sends a completion request.
-    pub(crate) fn ask(&self, request: &Value) -> OpenResponse {
+    pub(crate) fn post(&self, request: &Value) -> OpenResponse {
         let headers = [("Content-Type", "application/json")];
         send(self.address, "POST", COMPLETIONS, &headers, &request.to_string())
     }
 
     /// The generated text.
     pub(crate) fn text(&self, request: &Value) -> String {
-        let response = self.ask(request).response();
+        let response = self.post(request).response();
         assert_eq!(response.status, 200, "{}", response.body);
         response.json()["choices"][0]["text"].as_str().expect("it is text").to_owned()
     }

@@ -16,13 +16,13 @@ fn read(checkpoint: &dyn Checkpoint) -> Option<LoadedCheckpoint> {
         Ok(opened) => Some(opened),
         Err(faults) => {
             assert!(!faults.is_empty(), "a rejection has a diagnostic");
-            faults.iter().for_each(|fault| points_into(checkpoint, fault));
+            faults.iter().for_each(|fault| assert_span_is_valid(checkpoint, fault));
             None
         }
     }
 }
 
-fn points_into(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
+fn assert_span_is_valid(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
     let Some(place) = &fault.place else { return };
     let mut bytes = vec![0; checkpoint.len(&place.file).unwrap() as usize];
     checkpoint.read(&place.file, 0, &mut bytes).unwrap();
@@ -54,7 +54,7 @@ fn plan(opened: &LoadedCheckpoint) {
 }
 
 /// A small file next to a valid configuration.
-pub(crate) fn beside(file: &str, bytes: &[u8]) {
+pub(crate) fn config_with_file(file: &str, bytes: &[u8]) {
     let config = include_bytes!("../models/llama3_rope/config.json");
     read(&MemoryCheckpoint(BTreeMap::from([
         ("config.json".to_owned(), config.to_vec()),

@@ -113,7 +113,7 @@ pub(crate) fn templates() -> Vec<Vec<u8>> {
 }
 
 /// Fragments of templates.
-pub(crate) const PIECES_OF_TEMPLATES: &[&str] = &[
+pub(crate) const TEMPLATE_FRAGMENTS: &[&str] = &[
     "{{ ",
     " }}",
     "{% ",

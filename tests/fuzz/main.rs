@@ -11,8 +11,8 @@
 
 mod check;
 mod corpus;
+mod limits;
 mod mutate;
-mod watch;
 
 use corpus::{models, seeds};
 use mutate::{Random, json, mutated_bytes, mutated_json};
@@ -51,7 +51,9 @@ impl Target<'_> {
         let mut attempt = |what: &str, bytes: &[u8], number: u64| {
             let path = folder.join(self.file);
             std::fs::write(&path, bytes).unwrap();
-            if let Err(fault) = watch::watched(&path, bytes.len(), || (self.check)(&folder, bytes, number)) {
+            if let Err(fault) =
+                limits::run_limited(&path, bytes.len(), || (self.check)(&folder, bytes, number))
+            {
                 failed += 1;
                 let kept = folder.join(format!("{failed}.{}", self.file));
                 std::fs::copy(&path, &kept).unwrap();
@@ -96,7 +98,7 @@ fn generation_configs_never_panic() {
         file: "generation_config.json",
         corpus,
         mutate: &|random, corpus| mutated_json(random, corpus, &known),
-        check: &|_, bytes, _| check::beside("generation_config.json", bytes),
+        check: &|_, bytes, _| check::config_with_file("generation_config.json", bytes),
     }
     .run();
 }
@@ -188,7 +190,7 @@ fn tokenizer_configs_never_panic() {
         corpus,
         mutate: &|random, corpus| mutated_json(random, corpus, &known),
         check: &|folder, bytes, _| {
-            check::beside("tokenizer_config.json", bytes);
+            check::config_with_file("tokenizer_config.json", bytes);
             check::template(folder);
         },
     }
@@ -201,7 +203,7 @@ fn chat_templates_never_panic() {
         name: "template",
         file: "chat_template.jinja",
         corpus: corpus::templates(),
-        mutate: &|random, corpus| mutated_bytes(random, corpus, corpus::PIECES_OF_TEMPLATES),
+        mutate: &|random, corpus| mutated_bytes(random, corpus, corpus::TEMPLATE_FRAGMENTS),
         check: &|folder, _, _| check::template(folder),
     }
     .run();

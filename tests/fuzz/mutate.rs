@@ -50,19 +50,19 @@ pub(crate) fn mutated_json(random: &mut Random, corpus: &[Vec<u8>], known: &json
     let mutated = json::mutated(random, base, known);
     match mutated {
         Some(bytes) if !random.once_in(5) => bytes,
-        Some(bytes) => changed(random, &bytes, corpus, PIECES_OF_JSON),
-        None => mutated_bytes(random, corpus, PIECES_OF_JSON),
+        Some(bytes) => mutate_once(random, &bytes, corpus, JSON_FRAGMENTS),
+        None => mutated_bytes(random, corpus, JSON_FRAGMENTS),
     }
 }
 
 /// A file of the corpus with a few mutations of its bytes, independent of their meaning.
 pub(crate) fn mutated_bytes(random: &mut Random, corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
     let base = random.one(corpus).clone();
-    changed(random, &base, corpus, pieces)
+    mutate_once(random, &base, corpus, pieces)
 }
 
 /// Fragments of valid and of invalid JSON.
-const PIECES_OF_JSON: &[&str] = &[
+const JSON_FRAGMENTS: &[&str] = &[
     "{",
     "}",
     "[",
@@ -90,7 +90,7 @@ const PIECES_OF_JSON: &[&str] = &[
     "NaN",
 ];
 
-fn changed(random: &mut Random, base: &[u8], corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
+fn mutate_once(random: &mut Random, base: &[u8], corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
     let mut bytes = base.to_vec();
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len() + 1);

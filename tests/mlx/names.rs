@@ -6,7 +6,8 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 /// Families that store norm weights minus 1, to which converters add 1.
-const LESS_ONE: [&str; 5] = ["qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
+const GAINS_MINUS_ONE: [&str; 5] =
+    ["qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe"];
 
 /// The affected norm weights: not those of heads in DeltaNet layers.
 const GAINS: [&str; 5] = [
@@ -28,27 +29,27 @@ pub(super) fn converted(config: &Value, tensors: Tensors) -> Tensors {
     // Numbered experts, by the name of their stack.
     let mut apart: std::collections::BTreeMap<String, Vec<(usize, Array)>> = Default::default();
     for (name, array) in tensors {
-        let name = if text.is_some() { placed(&name) } else { name };
+        let name = if text.is_some() { multimodal_name(&name) } else { name };
         if name.ends_with(".rotary_emb.inv_freq") || name.contains("mtp.") {
             continue;
         }
-        if LESS_ONE.contains(&family) && name.ends_with(".conv1d.weight") {
+        if GAINS_MINUS_ONE.contains(&family) && name.ends_with(".conv1d.weight") {
             let [channels, one, taps] = array.shape[..] else { panic!("{name} is {:?}", array.shape) };
             assert_eq!(one, 1);
             out.insert(name, Array { shape: vec![channels, taps, 1], ..array });
-        } else if LESS_ONE.contains(&family) && GAINS.iter().any(|end| name.ends_with(end)) {
-            out.insert(name, more(&array));
+        } else if GAINS_MINUS_ONE.contains(&family) && GAINS.iter().any(|end| name.ends_with(end)) {
+            out.insert(name, add_one(&array));
         } else if let Some((stack, number)) = stacked(&name) {
             apart.entry(stack).or_default().push((number, array));
         } else if name.contains(".experts.") {
             out.extend(joined(family, &name, &array));
         } else if family == "deepseek_v3" && name.ends_with(".kv_b_proj.weight") {
-            out.extend(of_heads(config, &name, &array));
+            out.extend(per_head(config, &name, &array));
         } else if family == "gpt2" {
             let name = format!("model.{}", name.strip_prefix("transformer.").unwrap_or(&name));
             let turns =
                 [".c_attn.weight", ".c_proj.weight", ".c_fc.weight"].iter().any(|end| name.ends_with(end));
-            out.insert(name, if turns { turned(&array) } else { array });
+            out.insert(name, if turns { transposed(&array) } else { array });
         } else {
             out.insert(name, array);
         }
@@ -64,7 +65,7 @@ pub(super) fn converted(config: &Value, tensors: Tensors) -> Tensors {
 }
 
 /// The name in a multimodal checkpoint.
-fn placed(name: &str) -> String {
+fn multimodal_name(name: &str) -> String {
     match (name.strip_prefix("model.language_model."), name.strip_prefix("model.visual.")) {
         (Some(rest), _) => format!("language_model.model.{rest}"),
         (_, Some(rest)) => format!("vision_tower.{rest}"),
@@ -86,7 +87,7 @@ fn stacked(name: &str) -> Option<(String, usize)> {
 fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
     let (module, tensor) = name.split_once(".experts.").expect("it is one of experts");
     if family == "gpt_oss" {
-        return alternating(&format!("{module}.experts"), tensor, array);
+        return interleaved(&format!("{module}.experts"), tensor, array);
     }
     let place = if family.starts_with("gemma4") { "experts.switch_glu" } else { "switch_mlp" };
     let to = |projection: &str| format!("{module}.{place}.{projection}.weight");
@@ -103,7 +104,7 @@ fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
 
 /// Like the above, for stacks with interleaved gate and up: matrices with one column per output, quantized
 /// matrices with one row per output, and biases.
-fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)> {
+fn interleaved(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)> {
     let (projection, kind) = ["_blocks", "_scales", "_bias"]
         .iter()
         .find_map(|end| Some((tensor.strip_suffix(end)?, *end)))
@@ -117,7 +118,7 @@ fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)
         "_scales" => ("scales", array.clone()),
         // Each element is a row.
         "_bias" => ("bias", Array { shape: [&array.shape[..], &[1]].concat(), ..array.clone() }),
-        _ => ("weight", turned(array)),
+        _ => ("weight", transposed(array)),
     };
     let finish = |mut array: Array| {
         array.shape.truncate(if kind == "_bias" { 2 } else { 3 });
@@ -134,7 +135,7 @@ fn alternating(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)
 }
 
 /// The per-head key matrices, transposed, and value matrices.
-fn of_heads(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
+fn per_head(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
     let module = name.strip_suffix(".kv_b_proj.weight").expect("it is that one");
     let count = |key: &str| config[key].as_u64().expect("the configuration says it") as usize;
     let (heads, plain, values) =
@@ -143,19 +144,19 @@ fn of_heads(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
     let part =
         |first: usize, rows: usize| own.rows(rows, |row| row / rows * (plain + values) + first + row % rows);
     vec![
-        (format!("{module}.embed_q.weight"), turned(&part(0, plain))),
+        (format!("{module}.embed_q.weight"), transposed(&part(0, plain))),
         (format!("{module}.unembed_out.weight"), part(plain, values)),
     ]
 }
 
 /// Adds 1 to all values.
-fn more(array: &Array) -> Array {
+fn add_one(array: &Array) -> Array {
     let bytes = numbers(array).iter().flat_map(|x| (x + 1.0).to_le_bytes()).collect();
     Array { dtype: Dtype::F32, shape: array.shape.clone(), bytes }
 }
 
 /// Swaps the last two axes.
-fn turned(array: &Array) -> Array {
+fn transposed(array: &Array) -> Array {
     let (before, matrix) = array.shape.split_at(array.shape.len() - 2);
     let [rows, columns] = matrix[..] else { panic!("it is no matrix") };
     let size = array.bytes.len() / array.shape.iter().product::<usize>();

@@ -6,8 +6,8 @@ use forge_ops::Format;
 use serde_json::Value;
 use std::process::Command;
 use tests::{
-    Built, MLX, ODD, SUPERBLOCKS, WITHOUT_CHOICE, all_built, deviation, distance, forge, id_list, ids,
-    is_random, model, numbers, run, scratch, shared_out,
+    ALL_EXPERTS_SELECTED, Built, MLX, ODD, SUPERBLOCKS, all_built, deviation, distance, forge, id_list, ids,
+    is_random, model, numbers, parallel_map, run, scratch,
 };
 
 /// The prompts of a model's golden.json: tokens, the 24 greedy tokens that follow, and the logits of the last
@@ -63,11 +63,11 @@ pub(crate) fn bound(built: &Built) -> f64 {
 
 /// For every crate, the errors that `check` returns.
 fn every_crate(check: impl Fn(&Built) -> Vec<String> + Sync) {
-    every_one_of(all_built().iter(), check);
+    for_each_program(all_built().iter(), check);
 }
 
 /// Like the above for some crates, in parallel on all cores.
-pub(crate) fn every_one_of(
+pub(crate) fn for_each_program(
     crates: impl Iterator<Item = &'static Built> + Send,
     check: impl Fn(&Built) -> Vec<String> + Sync,
 ) {
@@ -75,7 +75,7 @@ pub(crate) fn every_one_of(
         let errors = check(built).into_iter().map(|error| format!("{}: {error}", built.name()));
         errors.collect::<Vec<_>>()
     };
-    let errors = shared_out(crates, named).concat();
+    let errors = parallel_map(crates, named).concat();
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
@@ -136,7 +136,7 @@ fn quantized_activations_are_close_to_f32_activations() {
             std::fs::read_to_string(built.directory.join("src/kernels.rs")).expect("it was written");
         let numbers_only =
             ["f32", "f16", "bf16"].contains(&built.format.as_str()) && built.overrides.is_empty();
-        let has_all = WITHOUT_CHOICE.iter().any(|(model, _)| *model == built.model);
+        let has_all = ALL_EXPERTS_SELECTED.iter().any(|(model, _)| *model == built.model);
         let chooses = kernels.contains("\"routes\"") && !has_all;
         let (several, alone) = (distances(41), distances(1)[0]);
         let found = [several[20], several[36], several[40].max(alone)];
@@ -195,7 +195,7 @@ fn levels(built: &Built) -> Vec<String> {
 /// Whether transformers changes the RoPE frequencies with every generated token: dynamic scaling, beyond the
 /// original context length. A program uses the frequencies of its slot's context from the start. Its text
 /// therefore differs, and must be the greedy one for these frequencies.
-pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
+pub(crate) fn rope_changes_during_decode(name: &str, length: usize) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
     config["rope_scaling"]["type"].as_str().or(config["rope_scaling"]["rope_type"].as_str())
@@ -222,8 +222,13 @@ fn greedy_tokens_match_the_reference() {
                 "--json",
             ];
             let found = ids(&built.json(&arguments)["token_ids"]);
-            let is_restretched = is_restretched(&built.model, prompt.len() + expected.len());
-            if exact(built) && built.cache() == Format::F32 && found != expected && !is_restretched {
+            let rope_changes_during_decode =
+                rope_changes_during_decode(&built.model, prompt.len() + expected.len());
+            if exact(built)
+                && built.cache() == Format::F32
+                && found != expected
+                && !rope_changes_during_decode
+            {
                 errors.push(format!("{found:?} is not {expected:?}"));
             }
             // This reference has an unquantized KV cache.
@@ -264,7 +269,8 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
     };
     let packed =
         forge_weights::PackedFile::open(&graph, &plan.weights, read).expect("it was written for this plan");
-    forge_reference::evaluate(&graph, &packed, ids, forge_reference::Want::All).expect("it can be evaluated")
+    forge_reference::evaluate(&graph, &packed, ids, forge_reference::Positions::All)
+        .expect("it can be evaluated")
 }
 
 #[test]

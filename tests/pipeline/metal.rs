@@ -1,7 +1,7 @@
 //! The unmodified Metal host code of the runtime, in the emulator of `forge-emulation`, with each model's
 //! kernels.metal.
 
-use crate::logits::{bound, every_one_of, golden, is_restretched};
+use crate::logits::{bound, for_each_program, golden, rope_changes_during_decode};
 use forge_runtime::sampling::device_sampling::DeviceSampling;
 use forge_runtime::sampling::sampler::SamplingParams;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tests::emulated::{ENGINE_FAULTS, HOST_FAULTS, HostFault};
-use tests::{Built, distance, emulated, ids, model, numbers, run, shared_out};
+use tests::{Built, distance, emulated, ids, model, numbers, parallel_map, run};
 
 /// A generation request.
 #[derive(Clone)]
@@ -96,11 +96,11 @@ pub(crate) fn run_driver(
 
 /// For each model, the errors that `check` returns, in parallel on all cores.
 pub(crate) fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
-    every_one_of(emulated().0.into_iter(), check);
+    for_each_program(emulated().0.into_iter(), check);
 }
 
 /// Whether the RoPE frequencies depend on the context length of a slot.
-fn is_stretched(name: &str) -> bool {
+fn has_dynamic_rope(name: &str) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     ["\"dynamic\"", "\"longrope\""].iter().any(|kind| text.contains(kind))
 }
@@ -110,7 +110,7 @@ fn metal_output_matches_the_reference() {
     every_model(|built| {
         let prompts = golden(&built.model);
         // With such RoPE frequencies, the reference's logits are for a slot that its prompt fills.
-        let alone = usize::from(is_stretched(&built.model));
+        let alone = usize::from(has_dynamic_rope(&built.model));
         let each = alone + RUN_AHEAD.len();
         let requests: Vec<Request> = prompts
             .iter()
@@ -140,7 +140,9 @@ fn metal_output_matches_the_reference() {
             }
             for (found, run_ahead) in found[alone..].iter().zip(RUN_AHEAD) {
                 let generated = ids(&found["ids"]);
-                if generated != *greedy && !is_restretched(&built.model, prompt.len() + greedy.len()) {
+                if generated != *greedy
+                    && !rope_changes_during_decode(&built.model, prompt.len() + greedy.len())
+                {
                     errors.push(format!("{generated:?} is not {greedy:?}, ahead by {run_ahead:?}"));
                 }
             }
@@ -287,7 +289,7 @@ fn detects_every_host_fault() {
     let short = HostSetup { max_buffer_length: Some(shortest_buffer(built)), ..HostSetup::default() };
     let whole = run_driver(built, &short, requests, true);
     assert_eq!(whole["results"][0]["violations"], json!([]), "without an injected fault");
-    let missed = shared_out(HOST_FAULTS.iter(), |HostFault { name, found, .. }| {
+    let missed = parallel_map(HOST_FAULTS.iter(), |HostFault { name, found, .. }| {
         let setup = HostSetup { host: Some(name), ..short.clone() };
         let message = symptoms(&run_driver(built, &setup, requests, true), &whole);
         println!("{name}: {}", message.chars().take(300).collect::<String>());

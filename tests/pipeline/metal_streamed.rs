@@ -6,7 +6,7 @@ use crate::metal::{HostSetup, Request, every_model, run_driver, symptoms};
 use crate::streamed::{enough, layers_with_experts};
 use serde_json::{Value, json};
 use tests::emulated::{HostFault, STREAMING_FAULTS};
-use tests::{emulated, shared_out};
+use tests::{emulated, parallel_map};
 
 /// Prompts of many rows, of a small batch and of one row, each with generated tokens.
 fn requests() -> [Request; 3] {
@@ -73,7 +73,7 @@ fn detects_every_streaming_fault() {
         run_on(host).iter().zip(&whole).map(|(found, whole)| symptoms(found, whole)).collect()
     };
     assert!(faults(None).iter().all(String::is_empty), "without an injected fault: {:?}", faults(None));
-    let missed = shared_out(STREAMING_FAULTS.iter(), |HostFault { name, found, .. }| {
+    let missed = parallel_map(STREAMING_FAULTS.iter(), |HostFault { name, found, .. }| {
         let message = faults(Some(name)).join("; ");
         println!("{name}: {}", message.chars().take(300).collect::<String>());
         let is_found = message.contains(found) && message.chars().any(char::is_alphabetic);

@@ -7,7 +7,7 @@ use forge_planner::Plan;
 use forge_sim::{Command, Dispatch, Pass, Program, Read, Recording, Replay, Weights};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use tests::{Built, all_built, id_list, ids, model, models, scratch, shared_out};
+use tests::{Built, all_built, id_list, ids, model, models, parallel_map, scratch};
 
 /// Expert indices, by MoE layer and by token.
 type Routes = Vec<Vec<BTreeSet<u32>>>;
@@ -124,7 +124,7 @@ fn routed_experts_match_transformers() {
     let models = models();
     let is_whole = |built: &&Built| built.format == "f32" && built.disabled.is_empty();
     let crates = all_built().iter().filter(is_whole).filter(|built| models.contains(&built.model));
-    let checked = shared_out(crates, |built| {
+    let checked = parallel_map(crates, |built| {
         let Some(texts) = golden(&built.model) else { return 0 };
         let plan = built.planned().1;
         let text =

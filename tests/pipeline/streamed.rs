@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use tests::{Built, all_built, id_list, shared_out};
+use tests::{Built, all_built, id_list, parallel_map};
 
 fn run(built: &Built, experts: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(&built.program);
@@ -85,7 +85,7 @@ fn streamed_experts_match_resident_experts() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
     let list = id_list(&prompt);
     let is_told = AtomicBool::new(false);
-    let streamed = shared_out(all_built().iter(), |built| {
+    let streamed = parallel_map(all_built().iter(), |built| {
         let kernels =
             std::fs::read_to_string(built.directory.join("src/kernels.rs")).expect("it was written");
         let enough = enough(built);

@@ -48,11 +48,11 @@ impl Stamp {
 }
 
 /// Interval of progress lines when stderr is not a terminal.
-const BETWEEN_LINES: Duration = Duration::from_secs(15);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Which features of a crate are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parts {
+pub(crate) enum BuildFeatures {
     /// All.
     Whole,
     /// All but the HTTP server, which is a third of the build time.
@@ -62,10 +62,14 @@ pub(crate) enum Parts {
 /// Builds a crate in release mode and returns the program's path.
 ///
 /// `target` is a build folder shared among crates, so that dependencies are built once.
-pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts) -> Result<PathBuf, Error> {
+pub(crate) fn build(
+    crate_directory: &Path,
+    target: Option<&Path>,
+    parts: BuildFeatures,
+) -> Result<PathBuf, Error> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
-    if parts == Parts::NoServer {
+    if parts == BuildFeatures::NoServer {
         command.arg("--no-default-features");
     }
     command.current_dir(crate_directory).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -101,7 +105,7 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
                 shown.set_message(line.to_lowercase());
                 compiled += usize::from(line.starts_with("Compiling"));
                 // Without a terminal, print a line at intervals.
-                if shown.is_hidden() && reported.elapsed() >= BETWEEN_LINES {
+                if shown.is_hidden() && reported.elapsed() >= PROGRESS_INTERVAL {
                     reported = Instant::now();
                     let seconds = started.elapsed().as_secs();
                     terminal::more(&format!("{}: crate {compiled}, {seconds} s", line.to_lowercase()));

@@ -1,7 +1,7 @@
 //! The driver: compiles a checkpoint into a crate.
 //!
 //! [`compile`] is the whole pipeline, in order: open, read, measure (only to choose formats), plan, pack,
-//! render, certify, report, write. Each stage consumes the previous one's result. The target directory is
+//! render, reference logits, report, write. Each stage consumes the previous one's result. The target directory is
 //! written only after all have succeeded.
 
 use crate::arguments::CompileArguments;
@@ -9,7 +9,7 @@ use crate::auto;
 use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::error::Error;
-use crate::left_out;
+use crate::ignored_tensors;
 use crate::options::{Choice, command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
 use crate::terminal;
@@ -138,7 +138,8 @@ pub(crate) fn compile(
     }
 
     // Certify: compute reference logits from the packed weights.
-    let golden = if arguments.no_reference_logits { None } else { Some(certify(&planned, &staging)?) };
+    let golden =
+        if arguments.no_reference_logits { None } else { Some(write_reference_logits(&planned, &staging)?) };
 
     // Report: the HTML page.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
@@ -194,7 +195,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.ignore_config_key.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     print_model(&opened);
-    left_out::say(&opened, arguments.verbose);
+    ignored_tensors::print(&opened, arguments.verbose);
     options = match choice {
         Some(Choice::Bits(bits)) => auto::choose(&mut opened, &checkpoint, options, bits)?,
         Some(Choice::Mix(mix)) => mix.choose(&mut opened, &checkpoint, options)?,
@@ -256,7 +257,7 @@ fn print_errors(written: &Summary) {
 }
 
 /// Writes golden.json: reference logits of the packed weights. Returns the number of sequences and of tokens.
-fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error> {
+fn write_reference_logits(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error> {
     let Planned { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Error::other(format!("golden.json: {fault}"));
@@ -411,7 +412,7 @@ fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Valu
             "context": plan.context,
             "slots": plan.slots,
         },
-        "left_out": left_out::to_json(&planned.opened),
+        "ignored_tensors": ignored_tensors::to_json(&planned.opened),
         "decode": counts,
         "weights": written.weights,
         "errors": {"all": written.error(), "layers": written.layers()},

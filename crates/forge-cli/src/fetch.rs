@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Interval of progress lines when stderr is not a terminal.
-const BETWEEN_LINES: Duration = Duration::from_secs(15);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Downloads missing files to the hub's cache. Returns the snapshot directory, or the selected file.
 pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
-    let failed = |error| explained(error, &request.repository);
+    let failed = |error| explain_error(error, &request.repository);
     let settings = Settings::from_environment().map_err(failed)?;
     let mut view = View {
         bar: None,
@@ -36,7 +36,7 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
 }
 
 /// The error, with ways to continue without the hub.
-fn explained(error: forge_hub::Error, repository: &str) -> Error {
+fn explain_error(error: forge_hub::Error, repository: &str) -> Error {
     Error::other(match error {
         forge_hub::Error::Repository(message) => {
             format!("no such directory: {repository}; {message}")
@@ -90,7 +90,7 @@ impl View {
                 self.before = self.before.min(*done);
                 match &self.bar {
                     Some(bar) => bar.set_position(*done),
-                    None if self.reported.elapsed() >= BETWEEN_LINES => {
+                    None if self.reported.elapsed() >= PROGRESS_INTERVAL => {
                         self.reported = Instant::now();
                         terminal::more(&self.line());
                     }
@@ -141,7 +141,7 @@ mod tests {
         let error = forge_hub::Error::RetriesExhausted(
             "https://hub: Connection refused, 6 times in a row".to_owned(),
         );
-        let Error::Other(message) = explained(error, "owner/name") else {
+        let Error::Other(message) = explain_error(error, "owner/name") else {
             panic!("it is not the command line")
         };
         for part in ["Connection refused", "owner/name", "HF_HUB_OFFLINE=1", "path of a directory"] {

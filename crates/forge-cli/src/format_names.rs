@@ -50,7 +50,7 @@ const UNSUPPORTED: [(&str, &str); 12] = [
 
 /// A parsed `--quant` value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Named {
+pub(crate) enum QuantName {
     /// One format, or the checkpoint's own.
     Quant(Quant),
     /// A mix: a format per matrix role.
@@ -58,19 +58,19 @@ pub(crate) enum Named {
 }
 
 /// Parses a format name; `words` is the option as typed, for the error message.
-pub(crate) fn named(name: &str, words: &str) -> Result<Named, Error> {
+pub(crate) fn named(name: &str, words: &str) -> Result<QuantName, Error> {
     let plain = name.to_ascii_lowercase();
     if let Some(quant) = Quant::from_name(&plain) {
-        return Ok(Named::Quant(quant));
+        return Ok(QuantName::Quant(quant));
     }
     if let Some(mix) = Mix::from_name(&plain) {
-        return Ok(Named::Mix(mix));
+        return Ok(QuantName::Mix(mix));
     }
     if let Some(blocks) = Blocks::from_name(&name.to_ascii_uppercase()) {
         let format = blocks.format();
         return Err(Error::usage(format!("{words}: use {format}, which stores the same values")));
     }
-    let advice = match near(&plain) {
+    let advice = match nearest_name(&plain) {
         Some(meant) => format!("did you mean {meant}?"),
         None => match UNSUPPORTED.iter().find(|(start, _)| plain.starts_with(start)) {
             Some((_, instead)) => format!("use {instead}"),
@@ -85,7 +85,8 @@ pub(crate) fn cache_format(name: &str) -> Result<Format, Error> {
     let plain = name.to_ascii_lowercase();
     let formats = [Format::F32, Format::F16, Format::Q8_0];
     formats.into_iter().find(|format| format.name() == plain).ok_or_else(|| {
-        let meant = formats.iter().find(|format| spelled(&plain) == spelled(format.name()));
+        let meant =
+            formats.iter().find(|format| normalize_spelling(&plain) == normalize_spelling(format.name()));
         let advice = match (meant, plain.as_str()) {
             (Some(format), _) => format!("did you mean {format}?"),
             (None, "bf16") => "use f16".to_owned(),
@@ -96,7 +97,7 @@ pub(crate) fn cache_format(name: &str) -> Result<Format, Error> {
 }
 
 /// The name with spelling variants normalized.
-fn spelled(name: &str) -> String {
+fn normalize_spelling(name: &str) -> String {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     let letters = letters.to_ascii_lowercase();
     letters
@@ -106,14 +107,14 @@ fn spelled(name: &str) -> String {
 }
 
 /// The closest format name, if unambiguous: another spelling, or one letter off.
-fn near(name: &str) -> Option<String> {
+fn nearest_name(name: &str) -> Option<String> {
     let all = || {
         let formats = Format::ALL.into_iter().map(|format| format.name().to_owned());
         formats.chain(Mix::ALL.iter().map(|mix| mix.name.to_owned())).chain(["keep".to_owned()])
     };
-    let short = |it: &String| spelled(it) == spelled(name);
+    let short = |it: &String| normalize_spelling(it) == normalize_spelling(name);
     // `q8` and `int8` commonly mean q8_0.
-    let usual = match spelled(name).as_str() {
+    let usual = match normalize_spelling(name).as_str() {
         "q8" | "int8" | "i8" => Some("q8_0"),
         "q4" | "int4" | "i4" => Some("q4_0"),
         "bfloat16" => Some("bf16"),
@@ -148,11 +149,11 @@ mod tests {
         for (name, format) in
             [("Q8_0", Format::Q8_0), ("q4_K", Format::Q4K), ("BF16", Format::Bf16), ("F32", Format::F32)]
         {
-            assert_eq!(named(name, "").unwrap(), Named::Quant(Quant::To(format)), "{name}");
+            assert_eq!(named(name, "").unwrap(), QuantName::Quant(Quant::To(format)), "{name}");
         }
-        assert_eq!(named("KEEP", "").unwrap(), Named::Quant(Quant::Keep));
+        assert_eq!(named("KEEP", "").unwrap(), QuantName::Quant(Quant::Keep));
         for name in ["Q4_K_M", "q4_k_m", "Q5_K_S"] {
-            let Named::Mix(mix) = named(name, "").unwrap() else { panic!("{name} is a mix") };
+            let QuantName::Mix(mix) = named(name, "").unwrap() else { panic!("{name} is a mix") };
             assert_eq!(mix.name.to_ascii_lowercase(), name.to_ascii_lowercase());
         }
         for (name, format) in [("F16", Format::F16), ("Q8_0", Format::Q8_0), ("f32", Format::F32)] {

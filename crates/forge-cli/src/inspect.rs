@@ -4,7 +4,7 @@ use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
 use crate::compile;
 use crate::error::Error;
-use crate::left_out;
+use crate::ignored_tensors;
 use crate::terminal;
 use forge_frontend::{Checkpoint, Tensors};
 use forge_ir::units::{grouped, size};
@@ -71,7 +71,7 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Err
         let files: std::collections::BTreeMap<_, _> = files.into_iter().collect();
         let mut all = json!({"root": root.display().to_string(), "files": files, "tensors": tensors});
         if let Some(opened) = &opened {
-            all["left_out"] = left_out::to_json(opened);
+            all["ignored_tensors"] = ignored_tensors::to_json(opened);
         }
         return Ok(format!("{all:#}\n"));
     }
@@ -93,6 +93,6 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Err
         ));
     }
     text.push_str(&format!("{} parameters\n", grouped(numbers)));
-    text.push_str(&opened.as_ref().map(left_out::listed).unwrap_or_default());
+    text.push_str(&opened.as_ref().map(ignored_tensors::listed).unwrap_or_default());
     Ok(text)
 }

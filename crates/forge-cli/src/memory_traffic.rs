@@ -6,7 +6,7 @@ use forge_sim::Counters;
 use std::collections::BTreeMap;
 
 /// Column headings. Bytes are those requested by threads; repeated requests are served by caches.
-const HEADS: [&str; 9] = [
+const HEADER: [&str; 9] = [
     "kernel",
     "dispatches",
     "loaded",
@@ -21,7 +21,7 @@ const HEADS: [&str; 9] = [
 /// The table: one line per kernel.
 pub(crate) fn table(counters: &BTreeMap<String, Counters>) -> String {
     let rows: Vec<[String; 9]> = counters.iter().map(|(kernel, counters)| row(kernel, counters)).collect();
-    let heads = HEADS.map(str::to_owned);
+    let heads = HEADER.map(str::to_owned);
     let width = |column: usize| {
         std::iter::once(&heads).chain(&rows).map(|row| row[column].chars().count()).max().unwrap_or(0)
     };

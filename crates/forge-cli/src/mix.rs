@@ -25,12 +25,12 @@ pub(crate) struct Mix {
     /// llama.cpp's spelling.
     pub(crate) name: &'static str,
     most: Format,
-    sensitive: Sensitive,
+    sensitive: SensitiveLayers,
 }
 
 /// Which matrices get more bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Sensitive {
+enum SensitiveLayers {
     /// None.
     Nothing,
     /// Value and down projections of the first layers, in q5_k.
@@ -53,10 +53,10 @@ enum Role {
 impl Mix {
     /// All mixes.
     pub(crate) const ALL: [Mix; 4] = [
-        Mix { name: "Q4_K_S", most: Format::Q4K, sensitive: Sensitive::FirstLayers },
-        Mix { name: "Q4_K_M", most: Format::Q4K, sensitive: Sensitive::HalfOfLayers },
-        Mix { name: "Q5_K_S", most: Format::Q5K, sensitive: Sensitive::Nothing },
-        Mix { name: "Q5_K_M", most: Format::Q5K, sensitive: Sensitive::HalfOfLayers },
+        Mix { name: "Q4_K_S", most: Format::Q4K, sensitive: SensitiveLayers::FirstLayers },
+        Mix { name: "Q4_K_M", most: Format::Q4K, sensitive: SensitiveLayers::HalfOfLayers },
+        Mix { name: "Q5_K_S", most: Format::Q5K, sensitive: SensitiveLayers::Nothing },
+        Mix { name: "Q5_K_M", most: Format::Q5K, sensitive: SensitiveLayers::HalfOfLayers },
     ];
 
     /// The mix of that name, ignoring case.
@@ -69,20 +69,20 @@ impl Mix {
     fn format(&self, role: Role, layers: usize) -> Format {
         match (self.sensitive, role) {
             (_, Role::Output) => Format::Q6K,
-            (Sensitive::HalfOfLayers, Role::Value(layer) | Role::Down(layer))
+            (SensitiveLayers::HalfOfLayers, Role::Value(layer) | Role::Down(layer))
                 if has_more_bits(layer, layers) =>
             {
                 Format::Q6K
             }
-            (Sensitive::HalfOfLayers, Role::FusedAttention) => {
+            (SensitiveLayers::HalfOfLayers, Role::FusedAttention) => {
                 if self.most == Format::Q4K {
                     Format::Q5K
                 } else {
                     Format::Q6K
                 }
             }
-            (Sensitive::FirstLayers, Role::Value(layer)) if layer < 4 => Format::Q5K,
-            (Sensitive::FirstLayers, Role::Down(layer)) if layer < layers / 8 => Format::Q5K,
+            (SensitiveLayers::FirstLayers, Role::Value(layer)) if layer < 4 => Format::Q5K,
+            (SensitiveLayers::FirstLayers, Role::Down(layer)) if layer < layers / 8 => Format::Q5K,
             _ => self.most,
         }
     }
@@ -125,9 +125,9 @@ impl Mix {
         let mut misfits = 0;
         for id in free {
             let weight = &graph.weights[id.0];
-            let wanted = self.format(roles.get(&id).copied().unwrap_or(Role::Other), graph.layers.len());
-            let format = fitting(wanted, weight);
-            misfits += usize::from(format != wanted);
+            let mix_format = self.format(roles.get(&id).copied().unwrap_or(Role::Other), graph.layers.len());
+            let format = format_or_fallback(mix_format, weight);
+            misfits += usize::from(format != mix_format);
             *counts.entry(format).or_default() += 1;
             if format != any {
                 overrides.push(Override::exactly(&weight.tensor, Quant::To(format)));
@@ -169,7 +169,7 @@ fn role(tensor: &str, layer: usize) -> Role {
 }
 
 /// The format, or a fallback that fits the row length.
-fn fitting(format: Format, weight: &Weight) -> Format {
+fn format_or_fallback(format: Format, weight: &Weight) -> Format {
     let named = |name| Format::from_name(name).unwrap_or(Format::Q8_0);
     match format {
         format if format.takes(weight.columns()) => format,

@@ -4,7 +4,7 @@ use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::checkpoint::Directory;
 use crate::error::Error;
-use crate::format_names::{Named, cache_format, named};
+use crate::format_names::{QuantName, cache_format, named};
 use crate::mix::Mix;
 use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
 use std::borrow::Cow;
@@ -33,8 +33,8 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<C
             (Quant::Keep, Some(Choice::Bits(number.ok_or_else(wrong)?)))
         }
         None => match named(&arguments.quant, &words)? {
-            Named::Quant(quant) => (quant, None),
-            Named::Mix(mix) => (Quant::Keep, Some(Choice::Mix(mix))),
+            QuantName::Quant(quant) => (quant, None),
+            QuantName::Mix(mix) => (Quant::Keep, Some(Choice::Mix(mix))),
         },
     };
     let overrides = arguments.quant_override.iter().map(|text| quant_override(text));
@@ -58,8 +58,8 @@ fn quant_override(text: &str) -> Result<Override, Error> {
         .rsplit_once('=')
         .ok_or_else(|| Error::usage(format!("{words}: expected PATTERN=FORMAT, such as lm_head=q8_0")))?;
     let quant = match named(name, &words)? {
-        Named::Quant(quant) => quant,
-        Named::Mix(mix) => {
+        QuantName::Quant(quant) => quant,
+        QuantName::Mix(mix) => {
             let why = "is a mix for a whole model; use a single format, such as lm_head=q6_k";
             return Err(Error::usage(format!("{words}: {} {why}", mix.name)));
         }

@@ -16,16 +16,16 @@ pub(crate) const MARKER: &str = "forge.json";
 
 /// Files that survive when a crate is replaced: cargo's build directory, which cargo keeps up to date, and
 /// the results of `tune`, which are slow to measure and remain valid.
-const KEPT: [&str; 2] = ["target", "tuned.json"];
+const PRESERVED: [&str; 2] = ["target", "tuned.json"];
 
 /// Staging directories in use.
 ///
 /// Creating or removing one, or creating a file in one, requires this lock. The Ctrl-C handler takes it and
 /// never releases it, so it removes every staging directory and no new one can appear.
-static STAGED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static STAGING_DIRECTORY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn staged() -> MutexGuard<'static, Vec<PathBuf>> {
-    STAGED.lock().unwrap_or_else(PoisonError::into_inner)
+    STAGING_DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Installs a handler that removes staging directories on Ctrl-C or SIGTERM. A rename in progress completes
@@ -71,7 +71,7 @@ impl Staging {
             }
             Err(_) => target.to_owned(),
         };
-        let sources: Vec<PathBuf> = sources.iter().flat_map(|source| whereabouts(source)).collect();
+        let sources: Vec<PathBuf> = sources.iter().flat_map(|source| canonical_paths(source)).collect();
         replaceable(&target, force, &sources)?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -152,7 +152,7 @@ impl Staging {
                 )),
             });
         }
-        for name in KEPT {
+        for name in PRESERVED {
             let (from, to) = (old.join(name), target.join(name));
             if from.symlink_metadata().is_ok() {
                 fs::rename(&from, &to).map_err(|error| {
@@ -206,7 +206,7 @@ fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
 }
 
 /// Canonical paths of a file or directory and of the directory's files, which may be links.
-fn whereabouts(source: &Path) -> Vec<PathBuf> {
+fn canonical_paths(source: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(source)
         .into_iter()
         .flatten()
@@ -235,7 +235,7 @@ fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Er
     let whole = target.canonicalize().map_err(|error| Error::read(target, &error))?;
     let is_lost = |source: &&PathBuf| {
         let inside = source.strip_prefix(&whole);
-        inside.is_ok_and(|inside| !KEPT.iter().any(|kept| inside.starts_with(kept)))
+        inside.is_ok_and(|inside| !PRESERVED.iter().any(|kept| inside.starts_with(kept)))
     };
     if let Some(source) = sources.iter().find(is_lost) {
         return Err(Error::usage(format!(

@@ -4,7 +4,7 @@
 //! Crates in the cache share one runtime and one build folder, so dependencies are built once.
 
 use crate::arguments::CompileArguments;
-use crate::build::Parts;
+use crate::build::BuildFeatures;
 use crate::checkpoint::Directory;
 use crate::error::Error;
 use crate::output::MARKER;
@@ -29,7 +29,8 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
         compile::compile(&arguments, &crate_directory, true)?;
     }
     let started = std::time::Instant::now();
-    let program = build::build(&crate_directory, Some(&cache.join("target")), parts(program_arguments))?;
+    let program =
+        build::build(&crate_directory, Some(&cache.join("target")), needed_features(program_arguments))?;
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= 1.0 {
         terminal::stage(
@@ -37,7 +38,7 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
             &format!("in {seconds:.0} s; builds of further models reuse the dependencies"),
         );
     }
-    become_program(Command::new(&program).args(program_arguments))
+    exec_program(Command::new(&program).args(program_arguments))
         .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?
 }
 
@@ -70,13 +71,13 @@ fn shared_runtime(cache: &Path) -> Result<PathBuf, Error> {
 
 /// Replaces this process with the program, so that the program receives signals such as Ctrl-C.
 #[cfg(unix)]
-fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
+fn exec_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     use std::os::unix::process::CommandExt;
     Err(command.exec())
 }
 
 #[cfg(not(unix))]
-fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
+fn exec_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
     Ok(match command.status()?.code() {
         Some(0) => Ok(()),
         Some(code) => Err(Error::Reported(u8::try_from(code).unwrap_or(1))),
@@ -85,12 +86,12 @@ fn become_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
 }
 
 /// Features needed for these arguments: the server only for `serve` and for help.
-fn parts(program_arguments: &[String]) -> Parts {
-    let asks = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
-    if program_arguments.is_empty() || program_arguments.iter().any(asks) {
-        Parts::Whole
+fn needed_features(program_arguments: &[String]) -> BuildFeatures {
+    let needs_server = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
+    if program_arguments.is_empty() || program_arguments.iter().any(needs_server) {
+        BuildFeatures::Whole
     } else {
-        Parts::NoServer
+        BuildFeatures::NoServer
     }
 }
 

@@ -5,7 +5,7 @@
 //! the device. `forge-sim` replays each dispatch from the source of kernels.metal. The logits are compared
 //! with the reference, and faults are reported by kernel and line.
 
-use crate::build::Parts;
+use crate::build::BuildFeatures;
 use crate::compile::REPORT;
 use crate::error::Error;
 use crate::output::MARKER;
@@ -65,7 +65,7 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let text = read(&directory.join("src/kernels.metal"))?;
     let program = Program::compile(&text)
         .map_err(|error| Error::other(format!("{error}\n(to install clang: {})", doctor::clang_advice())))?;
-    let built = build::build(directory, None, Parts::NoServer)?;
+    let built = build::build(directory, None, BuildFeatures::NoServer)?;
     let mut findings = Findings::default();
     // One sequence runs in two slots at once, so that tiles contain rows of both: the shortest one with a
     // prefill pass.

@@ -160,7 +160,7 @@ fn run_script(script: &str) -> String {
 }
 
 #[test]
-fn incorrect_use_is_reported() {
+fn reports_api_violations() {
     let cases = [
         // Correct use.
         ("encoder pipeline x y scalars:4 dispatch:2x32 end commit wait", "y ends in 126"),
@@ -233,7 +233,7 @@ fn incorrect_use_is_reported() {
 }
 
 #[test]
-fn a_compile_error_has_the_line() {
+fn compile_error_has_the_line_number() {
     emulate();
     // SAFETY: has no preconditions.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
@@ -250,7 +250,7 @@ fn a_compile_error_has_the_line() {
 }
 
 #[test]
-fn committed_work_is_counted() {
+fn counts_committed_work() {
     let before = counts();
     run_script("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait");
     let Counts { command_buffers, dispatches, barriers } = counts();

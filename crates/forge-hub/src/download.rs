@@ -29,22 +29,22 @@ pub(crate) struct RemoteFile {
 
 /// Downloads a blob unless it exists. `ask` requests its bytes from an offset on.
 pub(crate) fn download(
-    wanted: &RemoteFile,
+    remote: &RemoteFile,
     cache: &Cache,
     retry: &RetryPolicy,
     ask: &dyn Fn(u64) -> Result<HttpResponse, TransferError>,
     progress: &mut ProgressFn<'_>,
 ) -> Result<(), Error> {
-    let name = &wanted.path;
-    let _lock = cache.lock(&wanted.digest, || {
+    let name = &remote.path;
+    let _lock = cache.lock(&remote.digest, || {
         progress(Event::Note(&format!("waiting for another process that is downloading {name}")));
     })?;
-    if cache.has(&wanted.digest, wanted.size) {
+    if cache.has(&remote.digest, remote.size) {
         return Ok(());
     }
-    let mut partial = Partial::open(wanted, cache.partial(&wanted.digest))?;
+    let mut partial = Partial::open(remote, cache.partial(&remote.digest))?;
     let mut resumed = partial.length > 0;
-    progress(Event::Begin { file: name, done: partial.length, size: wanted.size });
+    progress(Event::Begin { file: name, done: partial.length, size: remote.size });
     let found = loop {
         let filled = retry.run(progress, |progress, made_progress| {
             let before = partial.length;
@@ -59,7 +59,7 @@ pub(crate) fn download(
             error => error,
         })?;
         let found = partial.sum.clone().finish();
-        if found == wanted.digest.digits() || !resumed {
+        if found == remote.digest.digits() || !resumed {
             break found;
         }
         // The bytes left by an earlier process may be wrong.
@@ -67,22 +67,22 @@ pub(crate) fn download(
         resumed = false;
         partial.clear()?;
     };
-    if found != wanted.digest.digits() {
+    if found != remote.digest.digits() {
         let _ = fs::remove_file(&partial.path);
-        return Err(Error::Checksum { file: name.clone(), expected: wanted.digest.to_string(), found });
+        return Err(Error::Checksum { file: name.clone(), expected: remote.digest.to_string(), found });
     }
-    partial.finish(cache.blob(&wanted.digest))?;
+    partial.finish(cache.blob(&remote.digest))?;
     progress(Event::End);
     Ok(())
 }
 
 /// Bytes of a blob that are still missing.
-pub(crate) fn missing(wanted: &RemoteFile, cache: &Cache) -> u64 {
-    if cache.has(&wanted.digest, wanted.size) {
+pub(crate) fn missing(remote: &RemoteFile, cache: &Cache) -> u64 {
+    if cache.has(&remote.digest, remote.size) {
         return 0;
     }
-    let begun = fs::metadata(cache.partial(&wanted.digest)).map_or(0, |metadata| metadata.len());
-    wanted.size.saturating_sub(begun)
+    let begun = fs::metadata(cache.partial(&remote.digest)).map_or(0, |metadata| metadata.len());
+    remote.size.saturating_sub(begun)
 }
 
 /// A partial blob. The hasher always covers the file's bytes.
@@ -97,11 +97,11 @@ struct Partial {
 
 impl Partial {
     /// Opens and hashes an existing partial file.
-    fn open(wanted: &RemoteFile, path: PathBuf) -> Result<Partial, Error> {
+    fn open(remote: &RemoteFile, path: PathBuf) -> Result<Partial, Error> {
         let file = File::options().create(true).read(true).append(true).open(&path);
         let file = file.map_err(|error| Error::cache(&path, error))?;
-        let empty = wanted.digest.sum(wanted.size);
-        let mut partial = Partial { path, file, length: 0, size: wanted.size, sum: empty.clone(), empty };
+        let empty = remote.digest.sum(remote.size);
+        let mut partial = Partial { path, file, length: 0, size: remote.size, sum: empty.clone(), empty };
         let mut piece = vec![0; PIECE];
         while partial.length <= partial.size {
             match partial.file.read(&mut piece) {

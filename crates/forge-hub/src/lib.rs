@@ -151,18 +151,18 @@ impl Hub<'_> {
         progress: &mut ProgressFn<'_>,
     ) -> Result<(), Error> {
         let listed = listing.files.iter().filter(|file| files.contains(&file.path));
-        let wanted: Vec<RemoteFile> =
+        let remote: Vec<RemoteFile> =
             listed.map(|file| self.identify(listing, file, progress)).collect::<Result<_, _>>()?;
-        let sizes: Vec<u64> = wanted.iter().map(|wanted| missing(wanted, self.cache)).collect();
+        let sizes: Vec<u64> = remote.iter().map(|remote| missing(remote, self.cache)).collect();
         let bytes = sizes.iter().sum();
         self.cache.reserve(bytes)?;
         if bytes > 0 {
             progress(Event::Total { files: sizes.iter().filter(|size| **size > 0).count(), bytes });
         }
-        for wanted in &wanted {
-            let url = self.address(listing, &wanted.path);
-            download(wanted, self.cache, &self.settings.retry, &|from| self.get(&url, from), progress)?;
-            self.cache.link(&listing.commit, &wanted.path, &wanted.digest)?;
+        for remote in &remote {
+            let url = self.address(listing, &remote.path);
+            download(remote, self.cache, &self.settings.retry, &|from| self.get(&url, from), progress)?;
+            self.cache.link(&listing.commit, &remote.path, &remote.digest)?;
         }
         Ok(())
     }

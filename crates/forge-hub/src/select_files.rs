@@ -94,10 +94,10 @@ pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error>
 /// The GGUF file of that name or quantization, with all parts if it is split.
 fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Error> {
     let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(GGUF)).collect();
-    let wanted = pick.to_lowercase();
+    let remote = pick.to_lowercase();
     let is_of = |name: &&&str| {
         let stem = without_part(name).to_lowercase();
-        let before = stem.strip_suffix(&wanted);
+        let before = stem.strip_suffix(&remote);
         // Multimodal projectors have model-like names.
         !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
             && before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))

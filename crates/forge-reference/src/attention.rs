@@ -1,6 +1,6 @@
 //! Attention by definition: every row attends to the rows of its own slot up to itself.
 
-use crate::parallel::share;
+use crate::parallel::parallel_ranges;
 use crate::rows::{Row, Values};
 use forge_ir::{Pairing, Rotation};
 
@@ -32,7 +32,7 @@ pub(crate) fn capped(x: f64, cap: f32) -> f64 {
 /// The batch contains all rows of each slot, so its keys and values are the whole state.
 pub(crate) fn attention(heads: &Heads, rows: &[Row], [q, k, v]: [&Values; 3]) -> Values {
     let each = rows.len() * heads.queries * heads.width * 2;
-    let parts = share(rows.len(), each, |range| {
+    let parts = parallel_ranges(rows.len(), each, |range| {
         let mut out = Vec::with_capacity(range.len() * q.width);
         for row in range {
             let seen: Vec<usize> = (0..rows.len())

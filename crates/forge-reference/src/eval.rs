@@ -2,7 +2,7 @@
 
 use crate::attention::{Heads, attention, capped, rotate};
 use crate::experts::{Stacks, Vectors, experts, route};
-use crate::kv_rounding::cached;
+use crate::kv_rounding::round_to_cache_format;
 use crate::linear::linear;
 use crate::mla;
 use crate::recurrent::{convolve, decay, delta_rule};
@@ -13,14 +13,14 @@ use forge_ir::{
 };
 use std::collections::BTreeMap;
 
-/// The logits of the `wanted` rows with KV cache format `cache`. `rows` contains all tokens of each slot from
+/// The logits of rows `positions` with KV cache format `cache`. `rows` contains all tokens of each slot from
 /// position 0 on. The context length is that of the longest slot.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn WeightRows,
     cache: Format,
     rows: &[Row],
-    wanted: &[usize],
+    positions: &[usize],
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
     let vocabulary = graph.model.vocabulary;
     if rows.is_empty() {
@@ -37,15 +37,15 @@ pub(crate) fn run(
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream, cross_layer)?;
     }
-    // Rows depend on each other only through states: without any, only the wanted rows are computed in the
+    // Rows depend on each other only through states: without any, only rows `positions` are computed in the
     // epilogue.
     let is_alone = graph.epilogue.states.is_empty();
-    let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
+    let kept: Vec<usize> = if is_alone { positions.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
     let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, cross_layer)?;
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
-    Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
+    Ok(positions.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
 
 struct Run<'a> {
@@ -172,12 +172,12 @@ impl Run<'_> {
                     sinks,
                 };
                 if let [_, keys, values] = inputs {
-                    let both = [keys, values].map(|x| cached(x, self.cache).into_owned());
+                    let both = [keys, values].map(|x| round_to_cache_format(x, self.cache).into_owned());
                     cross_layer.kept.insert(id, both);
                 }
                 let [keys, values] = cross_layer.kept.get(&id).ok_or_else(|| unbound(body, *cache))?;
                 let heads = attention(&heads, rows, [x, keys, values]);
-                if self.last_to_read(id) == Some(apply) {
+                if self.last_use(id) == Some(apply) {
                     cross_layer.kept.remove(&id);
                 }
                 heads
@@ -229,7 +229,7 @@ impl Run<'_> {
     }
 
     /// The last application bound to a state.
-    fn last_to_read(&self, state: StateId) -> Option<&Apply> {
+    fn last_use(&self, state: StateId) -> Option<&Apply> {
         self.graph.applications().filter(|apply| apply.states.contains(&state)).last()
     }
 
@@ -252,7 +252,7 @@ fn unbound(body: &Body, param: ParamId) -> Diagnostic {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Gelu => x * share_below(x),
+        Activation::Gelu => x * normal_cdf(x),
         Activation::Relu => x.max(0.0),
         Activation::ReluSquared => x.max(0.0).powi(2),
         Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
@@ -277,14 +277,14 @@ fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
 }
 
 /// The normal distribution function at x.
-fn share_below(x: f64) -> f64 {
+fn normal_cdf(x: f64) -> f64 {
     if x < -3.0 {
         // A continued fraction, because the series cancels in the tail.
         let fraction = (1..=60).rev().fold(-x, |rest, term| -x + f64::from(term) / rest);
         return (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() / fraction;
     }
     if x > 3.0 {
-        return 1.0 - share_below(-x);
+        return 1.0 - normal_cdf(-x);
     }
     // x + x³ / 3 + x⁵ / (3 · 5) + ..., times the density.
     let (mut term, mut sum) = (x, x);
@@ -352,12 +352,12 @@ mod tests {
             (3.5, 0.999_767_370_920_965),
             (-6.0, 9.865_876_450_377e-10),
         ] {
-            let found = share_below(x);
+            let found = normal_cdf(x);
             assert!((found - share).abs() < 1e-9 * share, "{x}: {found}");
             near(Activation::Gelu, x, x * share);
         }
         // The series and the continued fraction agree where they meet.
-        let (sum, fraction) = (share_below(-3.0), share_below(-3.0 - 1e-12));
+        let (sum, fraction) = (normal_cdf(-3.0), normal_cdf(-3.0 - 1e-12));
         assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
         near(Activation::Relu, 2.5, 2.5);
         near(Activation::Relu, -2.5, 0.0);

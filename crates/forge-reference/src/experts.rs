@@ -6,7 +6,7 @@ use forge_ir::{Diagnostic, Groups, Routing, Scores, WeightId, WeightRows};
 use std::cmp::Ordering;
 
 /// Added to the sum of weights before dividing, so that all-zero weights stay zero.
-const NO_SUM: f64 = 1e-20;
+const SUM_EPSILON: f64 = 1e-20;
 
 /// The vectors of a routing.
 #[derive(Clone, Copy, Default)]
@@ -27,7 +27,7 @@ fn weights(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<f32> 
     let scores = scores(logits, routing.scores);
     let chosen = chosen(&ranks(logits, &scores, routing, vectors.correction), routing);
     let sum: f64 = chosen.iter().map(|expert| scores[*expert]).sum();
-    let divisor = if routing.shares { sum + NO_SUM } else { 1.0 };
+    let divisor = if routing.shares { sum + SUM_EPSILON } else { 1.0 };
     let mut weights = vec![0.0; logits.len()];
     for expert in chosen {
         let scale = vectors.scale.map_or(1.0, |scale| f64::from(scale[expert]));
@@ -61,19 +61,19 @@ fn ranks(logits: &[f32], scores: &[f64], routing: &Routing, correction: Option<&
 /// The experts of a row, best first.
 fn chosen(ranks: &[f64], routing: &Routing) -> Vec<usize> {
     let Some(Groups { count, kept, best: worth }) = routing.groups else {
-        return best(ranks, 0..ranks.len(), routing.chosen);
+        return top_k(ranks, 0..ranks.len(), routing.chosen);
     };
     let size = ranks.len() / count;
     let group = |group: usize| group * size..(group + 1) * size;
     let worth =
-        |index: usize| best(ranks, group(index), worth).into_iter().map(|expert| ranks[expert]).sum::<f64>();
+        |index: usize| top_k(ranks, group(index), worth).into_iter().map(|expert| ranks[expert]).sum::<f64>();
     let worths: Vec<f64> = (0..count).map(worth).collect();
-    let kept = best(&worths, 0..count, kept);
-    best(ranks, kept.into_iter().flat_map(group), routing.chosen)
+    let kept = top_k(&worths, 0..count, kept);
+    top_k(ranks, kept.into_iter().flat_map(group), routing.chosen)
 }
 
 /// The `count` places with the largest ranks, in order. NaN counts as largest; ties go to the lower index.
-fn best(ranks: &[f64], places: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
+fn top_k(ranks: &[f64], places: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = places.into_iter().collect();
     places.sort_by(|a, b| descending(ranks[*a], ranks[*b]).then(a.cmp(b)));
     places.truncate(count);

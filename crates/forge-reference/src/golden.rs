@@ -33,7 +33,7 @@ const BUDGET: u64 = 60_000_000_000;
 
 /// Passes of each sequence, and of a shorter alternative: one row; a small batch and decode; prefill, a small
 /// batch and decode; a longer sequence whose last steps attend to more than one KV split.
-const REGIMES: [[&[usize]; 2]; 4] =
+const CHUNK_LENGTHS: [[&[usize]; 2]; 4] =
     [[&[1], &[1]], [&[8, 1], &[4, 1]], [&[33, 5, 1], &[17, 2, 1]], [&[70, 2, 1], &[70, 2, 1]]];
 
 /// Test sequences that cover decode, small batches and prefill.
@@ -46,7 +46,7 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
     let mut left = BUDGET / parameters.max(1);
     let mut random = Random(vocabulary as u64);
     let mut chosen = Vec::new();
-    for (index, regime) in REGIMES.iter().enumerate() {
+    for (index, regime) in CHUNK_LENGTHS.iter().enumerate() {
         let rows = |chunks: &[usize]| chunks.iter().sum::<usize>();
         let fits = |chunks: &&&[usize]| rows(chunks) <= context;
         let paid = regime.iter().filter(fits).find(|chunks| rows(chunks) as u64 <= left);
@@ -82,14 +82,14 @@ pub fn golden(
     }
     let logits = run(graph, numbers, cache, &all, &last)?;
     for (sequence, logits) in sequences.iter().zip(&logits) {
-        let broken = logits.iter().filter(|logit| !logit.is_finite()).count();
-        if broken > 0 {
+        let non_finite = logits.iter().filter(|logit| !logit.is_finite()).count();
+        if non_finite > 0 {
             let tokens = match sequence.ids.len() {
                 1 => "one token".to_owned(),
                 count => format!("{count} tokens"),
             };
             let message = format!(
-                "the model computes NaN or infinite logits for a sequence of {tokens}: {broken} of {} logits",
+                "the model computes NaN or infinite logits for a sequence of {tokens}: {non_finite} of {} logits",
                 logits.len()
             );
             let why = "weights are too large, or a value of config.json is out of range";

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 /// Keys or values as read from the cache. f16 is not rounded here, because the tolerance covers it; q8_0 is
 /// quantized.
-pub(crate) fn cached(x: &Values, cache: Format) -> Cow<'_, Values> {
+pub(crate) fn round_to_cache_format(x: &Values, cache: Format) -> Cow<'_, Values> {
     if cache != Format::Q8_0 {
         return Cow::Borrowed(x);
     }
@@ -34,8 +34,8 @@ mod tests {
         let numbers: Vec<f32> =
             (0..96).map(|i| ((i * i * 37 % 101) as f32 - 50.0) * 10_f32.powi(i / 32 - 2)).collect();
         let x = Values { width: 96, numbers };
-        assert_eq!(cached(&x, Format::F16).numbers, x.numbers);
-        let kept = cached(&x, Format::Q8_0);
+        assert_eq!(round_to_cache_format(&x, Format::F16).numbers, x.numbers);
+        let kept = round_to_cache_format(&x, Format::Q8_0);
         for (before, after) in x.numbers.chunks(BLOCK).zip(kept.numbers.chunks(BLOCK)) {
             let largest = before.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             let step = f16::from_f32(largest / 127.0).to_f32();
@@ -45,6 +45,6 @@ mod tests {
             }
         }
         let zeros = Values { width: 32, numbers: vec![0.0; 32] };
-        assert_eq!(cached(&zeros, Format::Q8_0).numbers, zeros.numbers);
+        assert_eq!(round_to_cache_format(&zeros, Format::Q8_0).numbers, zeros.numbers);
     }
 }

@@ -25,7 +25,7 @@ use forge_ir::{Diagnostic, Format, Graph, WeightRows};
 
 /// Positions whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Positions {
     /// Every position.
     All,
     /// The last position.
@@ -40,14 +40,14 @@ pub fn evaluate(
     graph: &Graph,
     numbers: &dyn WeightRows,
     ids: &[u32],
-    want: Want,
+    want: Positions,
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
-    let wanted = match want {
-        Want::All => 0..ids.len(),
-        Want::Last => ids.len().saturating_sub(1)..ids.len(),
+    let positions = match want {
+        Positions::All => 0..ids.len(),
+        Positions::Last => ids.len().saturating_sub(1)..ids.len(),
     };
     let rows: Vec<Row> = crate::rows::of_slot(0, ids).collect();
-    crate::eval::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
+    crate::eval::run(graph, numbers, Format::F32, &rows, &positions.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a sequence with greedy sampling; ties go to the lower id.
@@ -62,13 +62,13 @@ pub fn greedy(
 ) -> Result<Vec<u32>, Diagnostic> {
     let mut text = ids.to_vec();
     for _ in 0..count {
-        let logits = evaluate(graph, numbers, &text, Want::Last)?;
-        text.push(logits.first().map_or(0, |logits| likeliest(logits)));
+        let logits = evaluate(graph, numbers, &text, Positions::Last)?;
+        text.push(logits.first().map_or(0, |logits| argmax(logits)));
     }
     Ok(text.split_off(ids.len()))
 }
 
-fn likeliest(logits: &[f32]) -> u32 {
+fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {

@@ -2,7 +2,7 @@
 //!
 //! Weights are decoded one block of rows at a time and used for every row of x before the next block is read.
 
-use crate::parallel::share;
+use crate::parallel::parallel_ranges;
 use crate::rows::Values;
 use forge_ir::{Diagnostic, WeightId, WeightRows};
 use std::ops::Range;
@@ -24,9 +24,9 @@ pub(crate) fn linear(
     bias: Option<&[f32]>,
     x: &Values,
 ) -> Result<Values, Diagnostic> {
-    let x = Wide::new(x);
+    let x = PaddedF64::new(x);
     let (each, outputs) = (x.rows * x.width, rows.len());
-    let parts = share(outputs, each, |range| {
+    let parts = parallel_ranges(outputs, each, |range| {
         part(numbers, weight, rows.start + range.start..rows.start + range.end, &x)
     });
     let mut y = vec![0.0; x.rows * outputs];
@@ -44,15 +44,15 @@ pub(crate) fn linear(
 }
 
 /// x in f64, rows padded with zeros to whole lanes.
-struct Wide {
+struct PaddedF64 {
     rows: usize,
     width: usize,
     padded: usize,
     numbers: Vec<f64>,
 }
 
-impl Wide {
-    fn new(x: &Values) -> Wide {
+impl PaddedF64 {
+    fn new(x: &Values) -> PaddedF64 {
         let (padded, mut rows) = (x.width.next_multiple_of(LANES), 0);
         let mut numbers = Vec::with_capacity(x.numbers.len() / x.width.max(1) * padded);
         for row in x.rows() {
@@ -60,7 +60,7 @@ impl Wide {
             numbers.extend(row.iter().map(|x| f64::from(*x)));
             numbers.resize(rows * padded, 0.0);
         }
-        Wide { rows, width: x.width, padded, numbers }
+        PaddedF64 { rows, width: x.width, padded, numbers }
     }
 
     fn columns(&self, row: usize, columns: &Range<usize>) -> &[f64] {
@@ -73,7 +73,7 @@ fn part(
     numbers: &dyn WeightRows,
     weight: WeightId,
     outputs: Range<usize>,
-    x: &Wide,
+    x: &PaddedF64,
 ) -> Result<Vec<f64>, Diagnostic> {
     let mut sums = vec![0.0; outputs.len() * x.rows];
     let mut narrow = vec![0.0_f32; BLOCK * x.width];
@@ -96,7 +96,7 @@ fn part(
 }
 
 /// Adds the products over some columns: four rows of x at a time with every weight row.
-fn accumulate(wide: &[f64], x: &Wide, columns: &Range<usize>, sums: &mut [f64]) {
+fn accumulate(wide: &[f64], x: &PaddedF64, columns: &Range<usize>, sums: &mut [f64]) {
     let weights = || wide.chunks_exact(COLUMNS).map(|row| &row[..columns.len()]);
     let mut row = 0;
     while row + 4 <= x.rows {

@@ -1,7 +1,7 @@
 //! MLA in absorbed form by definition, and per-head linear layers.
 
 use crate::attention::mixed;
-use crate::parallel::share;
+use crate::parallel::parallel_ranges;
 use crate::rows::{Row, Values};
 use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
@@ -51,7 +51,7 @@ pub(crate) fn attention(
     let LatentCache { width, rope_width } = *latents;
     let dot =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
-    let parts = share(rows.len(), rows.len() * heads * (width + rope_width) * 2, |range| {
+    let parts = parallel_ranges(rows.len(), rows.len() * heads * (width + rope_width) * 2, |range| {
         let mut out = Vec::with_capacity(range.len() * q.width);
         for row in range {
             let sees = |other: &usize| {

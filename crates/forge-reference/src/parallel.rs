@@ -3,13 +3,17 @@
 use std::ops::Range;
 
 /// Operations that take about as long as starting a thread.
-const WORTHWHILE: usize = 1 << 20;
+const MIN_PARALLEL_OPERATIONS: usize = 1 << 20;
 
 /// Calls `work` on ranges that cover `0..items`, in parallel if worthwhile, and returns the results in order.
 /// `each` is the number of operations per item. Results must not depend on the number of ranges.
-pub(crate) fn share<T: Send>(items: usize, each: usize, work: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+pub(crate) fn parallel_ranges<T: Send>(
+    items: usize,
+    each: usize,
+    work: impl Fn(Range<usize>) -> T + Sync,
+) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = threads.min(items.saturating_mul(each) / WORTHWHILE).max(1);
+    let threads = threads.min(items.saturating_mul(each) / MIN_PARALLEL_OPERATIONS).max(1);
     let size = items.div_ceil(threads).max(1);
     let ranges = (0..items).step_by(size).map(|start| start..items.min(start + size));
     if threads == 1 {

@@ -3,7 +3,7 @@
 //! The batch contains all rows of each slot from position 0 on, so states start at zero and their final
 //! values are not needed.
 
-use crate::parallel::share;
+use crate::parallel::parallel_ranges;
 use crate::rows::{Row, Values};
 use forge_ir::RecurrentState;
 
@@ -57,7 +57,7 @@ pub(crate) fn delta_rule(
     let RecurrentState { heads, keys, values } = *memory;
     let group = heads / (k.width / keys);
     let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
-    let of_heads = share(heads, rows.len() * keys * values * 6, |range| {
+    let of_heads = parallel_ranges(heads, rows.len() * keys * values * 6, |range| {
         let mut output = Vec::new();
         for head in range {
             let part = |x: &Values, row: usize, index: usize, width: usize| -> Vec<f64> {
@@ -105,7 +105,7 @@ mod tests {
     use crate::rows::of_slot;
 
     /// Interleaved rows of two slots: 0, 1, 0, 1, 0.
-    fn turns() -> Vec<Row> {
+    fn interleaved_rows() -> Vec<Row> {
         let rows: Vec<Row> = of_slot(0, &[0; 3]).chain(of_slot(1, &[0; 2])).collect();
         [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec()
     }
@@ -116,7 +116,7 @@ mod tests {
         // The first channel weighs its own value once and the previous one 100 times; the second uses the
         // value three rows back.
         let taps = [0., 100., 1., 1., 0., 0.];
-        let y = convolve(&x, &turns(), &taps, 3);
+        let y = convolve(&x, &interleaved_rows(), &taps, 3);
         assert_eq!(y.numbers, [1., 0., 5., 0., 102., 0., 506., 0., 203., 10.]);
     }
 
@@ -124,8 +124,9 @@ mod tests {
     fn decay_is_a_factor_between_0_and_1() {
         let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
         let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
-        let near =
-            |found: f32, wanted: f64| assert!((f64::from(found) - wanted).abs() < 1e-6, "{found} {wanted}");
+        let near = |found: f32, expected: f64| {
+            assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}")
+        };
         near(left[0], 0.5);
         near(left[1], 0.25);
         near(left[2], 1.0);
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn slots_and_heads_have_separate_states() {
         let memory = RecurrentState { heads: 2, keys: 1, values: 2 };
-        let rows = turns();
+        let rows = interleaved_rows();
         let ones = Values { width: 1, numbers: vec![1.0; 5] };
         let always = Values { width: 2, numbers: vec![1.0; 10] };
         let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();

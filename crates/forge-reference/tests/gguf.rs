@@ -5,7 +5,7 @@
 
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::Diagnostic;
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use forge_weights::CheckpointWeights;
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn distance(file: &Path) -> f64 {
     let golden = std::fs::read(file.with_extension("safetensors")).expect("its logits lie beside it");
     let golden = SafeTensors::deserialize(&golden).expect("it is a safetensors file");
     let mut worst = 0.0_f64;
-    for (index, want) in [Want::Last, Want::All, Want::Last].into_iter().enumerate() {
+    for (index, want) in [Positions::Last, Positions::All, Positions::Last].into_iter().enumerate() {
         let tensor = |name: &str| golden.tensor(&format!("{name}_{index}")).expect("it is there");
         let ids = tensor("ids");
         let ids: Vec<u32> =

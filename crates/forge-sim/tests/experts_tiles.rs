@@ -210,10 +210,10 @@ fn expert_gemm_matches_the_reference() {
         let words = |id| sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!((words(pairs), words(tiles)), layer.grouped(), "{layer:?}");
         let (found_inner, found) = (sim.memory.read_floats(inner_id), sim.memory.read_floats(y_id));
-        let near = |found: f32, wanted: f64| {
+        let near = |found: f32, expected: f64| {
             assert!(
-                (f64::from(found) - wanted).abs() < 2e-5 * wanted.abs().max(1.0),
-                "{layer:?}: {found} {wanted}"
+                (f64::from(found) - expected).abs() < 2e-5 * expected.abs().max(1.0),
+                "{layer:?}: {found} {expected}"
             );
         };
         let bias = |matrix: usize, row: usize| if biased { f64::from(biases[matrix][row]) } else { 0.0 };
@@ -225,8 +225,8 @@ fn expert_gemm_matches_the_reference() {
                 let part = |at: usize| product(&gate_up, at, &x) + bias(0, at);
                 let at = |i: usize| expert * 2 * inner + 2 * i;
                 let own: Vec<f64> = (0..inner).map(|i| layer.gated(part(at(i)), part(at(i) + 1))).collect();
-                for (i, wanted) in own.iter().enumerate() {
-                    near(found_inner[(row * chosen + place) * inner + i], *wanted);
+                for (i, expected) in own.iter().enumerate() {
+                    near(found_inner[(row * chosen + place) * inner + i], *expected);
                 }
                 let weight = f64::from(layer.weight(row, place));
                 for (output, sum) in sums.iter_mut().enumerate() {
@@ -234,8 +234,8 @@ fn expert_gemm_matches_the_reference() {
                     *sum += weight * (product(&down, at, &own) + bias(1, at));
                 }
             }
-            for (found, wanted) in found[row * width..][..width].iter().zip(sums) {
-                near(*found, wanted);
+            for (found, expected) in found[row * width..][..width].iter().zip(sums) {
+                near(*found, expected);
             }
         }
     }

@@ -99,8 +99,8 @@ fn replays_values_and_barriers() {
     let report = run(&program, &recording);
     assert_eq!(report.faults, vec![]);
     assert_eq!(report.steps, 5);
-    let wanted: Vec<f32> = (0..40).map(|i| 2.0 * (2.0 * i as f32 + 1.0)).collect();
-    assert_eq!(report.reads[0].values, wanted);
+    let expected: Vec<f32> = (0..40).map(|i| 2.0 * (2.0 * i as f32 + 1.0)).collect();
+    assert_eq!(report.reads[0].values, expected);
     assert_eq!(report.reads[0].what, Some(ReadKind::Logits(TokenPosition { sequence: 0, position: 39 })));
     assert_eq!(report.counters["twice"].dispatches, 4);
     assert_eq!(report.counters["add"].loaded, 40 * 8);

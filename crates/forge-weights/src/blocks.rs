@@ -25,11 +25,11 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
             }
             Blocks::Q5_0 => {
                 scales.copy_from_slice(&block[..2]);
-                pack(Bits::Five, &fives(&block[2..]), codes);
+                pack(Bits::Five, &five_bit_codes(&block[2..]), codes);
             }
             Blocks::Q5_1 => {
                 scales.copy_from_slice(&block[..4]);
-                pack(Bits::Five, &fives(&block[4..]), codes);
+                pack(Bits::Five, &five_bit_codes(&block[4..]), codes);
             }
             Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => ggml_row(blocks.format(), block, [codes, scales]),
         }
@@ -42,7 +42,7 @@ fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
 }
 
 /// Unpacks five-bit values: 4 bytes with the highest bit of each column, then nibbles.
-fn fives(bytes: &[u8]) -> [u8; BLOCK] {
+fn five_bit_codes(bytes: &[u8]) -> [u8; BLOCK] {
     let (highest, low) = bytes.split_at(4);
     let low = nibbles(low);
     std::array::from_fn(|column| low[column] | (highest[column / 8] >> (column % 8) & 1) << 4)

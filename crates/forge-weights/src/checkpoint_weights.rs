@@ -36,14 +36,14 @@ where
         let mut rest = out;
         for run in runs(weight.cut, rows.clone()) {
             let (part, after) = rest.split_at_mut(run.len() * of_row);
-            self.neighbouring_codes(piece, run, part)?;
+            self.adjacent_codes(piece, run, part)?;
             rest = after;
         }
         Ok(())
     }
 
     /// Contiguous rows of a quantized matrix.
-    fn neighbouring_codes(
+    fn adjacent_codes(
         &self,
         piece: &Piece<'_>,
         rows: Range<usize>,

@@ -121,7 +121,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 *half = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
             }
         }),
-        Format::Q8_0 => quantise(
+        Format::Q8_0 => quantize(
             row,
             values,
             scales,
@@ -130,7 +130,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 codes.iter_mut().zip(x).for_each(|(code, x)| *code = code_of(round(*x)));
             },
         ),
-        Format::Q4_0 => quantise(
+        Format::Q4_0 => quantize(
             row,
             values,
             scales,
@@ -142,7 +142,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 }
             },
         ),
-        Format::Q5_0 => quantise(
+        Format::Q5_0 => quantize(
             row,
             values,
             scales,
@@ -184,7 +184,7 @@ fn halves(
 
 /// Quantizes block by block. The scale comes from the value of largest magnitude, the first one if several;
 /// values are divided by the unrounded scale.
-fn quantise(
+fn quantize(
     row: &[f32],
     codes: &mut [u8],
     scales: &mut [u8],

@@ -26,16 +26,16 @@ pub(crate) fn matrix<T: Copy + Default>(
         let (each, blocks) = (length(weight), blocks(packed, weight));
         for block in 0..blocks {
             let end = first + each * turn;
-            let wanted = rows.start.max(first)..rows.end.min(end);
-            if wanted.start < wanted.end {
-                let (now, later) = rest.split_at_mut(wanted.len() * width);
-                let wanted = (wanted.start - first) / turn..(wanted.end - first) / turn;
+            let overlap = rows.start.max(first)..rows.end.min(end);
+            if overlap.start < overlap.end {
+                let (now, later) = rest.split_at_mut(overlap.len() * width);
+                let overlap = (overlap.start - first) / turn..(overlap.end - first) / turn;
                 if turn * blocks == 1 {
-                    read(pair[0], wanted, now)?;
+                    read(pair[0], overlap, now)?;
                 } else {
-                    let mut whole = vec![T::default(); wanted.len() * width * blocks];
+                    let mut whole = vec![T::default(); overlap.len() * width * blocks];
                     for (index, part) in pair.iter().enumerate() {
-                        read(*part, wanted.clone(), &mut whole)?;
+                        read(*part, overlap.clone(), &mut whole)?;
                         let places = now.chunks_exact_mut(width).skip(index).step_by(turn);
                         for (place, row) in places.zip(whole.chunks_exact(width * blocks)) {
                             copy_block(block, blocks, planes, (row, place));

@@ -57,7 +57,7 @@ impl<'a> Matrix<'a> {
 
     /// Applies `work` to ranges of rows in parallel and returns the results in row order. With interleaved
     /// parts, ranges are whole pairs.
-    pub(crate) fn in_shares<T: Send>(
+    pub(crate) fn in_parallel<T: Send>(
         &self,
         rows: Range<usize>,
         work: impl Fn(Range<usize>) -> Result<T, Diagnostic> + Sync,
@@ -122,7 +122,7 @@ impl<'a> Matrix<'a> {
                     true => RangeError::TooLarge { value },
                     false => RangeError::NotFinite { column },
                 };
-                return Err(unfit(self.graph, self.packed, rows.start + index, why));
+                return Err(unrepresentable_value(self.graph, self.packed, rows.start + index, why));
             }
             for (plane, bytes) in encoded.planes.iter_mut().zip([planes.0, planes.1]) {
                 plane.extend_from_slice(bytes);
@@ -139,7 +139,7 @@ impl<'a> Matrix<'a> {
         }
         let numbers = self.gathered(rows.clone())?;
         encode(self.packed.format, self.columns, &numbers)
-            .map_err(|(row, why)| unfit(self.graph, self.packed, rows.start + row, why))
+            .map_err(|(row, why)| unrepresentable_value(self.graph, self.packed, rows.start + row, why))
     }
 
     /// The errors of some rows in each format; `None` for a format that cannot represent them.
@@ -148,7 +148,7 @@ impl<'a> Matrix<'a> {
         let sums = |format: &Format| match encode(*format, self.columns, &numbers) {
             Ok(encoded) => Ok(Some(encoded.sums)),
             Err((_, RangeError::TooLarge { .. })) => Ok(None),
-            Err((row, why)) => Err(unfit(self.graph, self.packed, rows.start + row, why)),
+            Err((row, why)) => Err(unrepresentable_value(self.graph, self.packed, rows.start + row, why)),
         };
         formats.iter().map(sums).collect()
     }
@@ -186,7 +186,7 @@ pub fn measure(
     let mut totals = vec![Some(Sums::default()); formats.len()];
     let Some(matrix) = Matrix::of(graph, packed, numbers)? else { return Ok(vec![None; formats.len()]) };
     let work = |rows| matrix.measure(formats, rows);
-    matrix.in_shares(0..matrix.rows, work, |measured| {
+    matrix.in_parallel(0..matrix.rows, work, |measured| {
         for (total, sums) in totals.iter_mut().zip(measured) {
             *total = total.zip(sums).map(|(total, sums)| sums.into_iter().fold(total, Sums::plus));
         }
@@ -196,7 +196,12 @@ pub fn measure(
 }
 
 /// The error for a value that a format cannot represent, with the tensor it comes from.
-pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: RangeError) -> Diagnostic {
+pub(crate) fn unrepresentable_value(
+    graph: &Graph,
+    packed: &Packed,
+    row: usize,
+    why: RangeError,
+) -> Diagnostic {
     let found = gather::source(graph, packed, row);
     let (tensor, row, first) = found.map_or((packed.name.as_str(), row, 0), |(part, row, first)| {
         (&graph.weights[part.0].tensor, row, first)

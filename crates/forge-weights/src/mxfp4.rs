@@ -98,7 +98,7 @@ pub(crate) fn rows(
     rows: Range<usize>,
     out: &mut [u8],
 ) -> io::Result<()> {
-    let beside = match tensor.strip_suffix("_blocks") {
+    let scales_name = match tensor.strip_suffix("_blocks") {
         Some(matrix) => format!("{matrix}_scales"),
         None => format!("{}.scales", tensor.strip_suffix(".weight").unwrap_or(tensor)),
     };
@@ -107,14 +107,14 @@ pub(crate) fn rows(
         let mut bytes = vec![0; rows.len() * of_row];
         read(name, (rows.start * of_row) as u64, &mut bytes).map(|()| bytes)
     };
-    let (neighbours, exponents) = (part(tensor, of_codes)?, part(&beside, of_scales)?);
-    let each = neighbours.chunks_exact(of_codes).zip(exponents.chunks_exact(of_scales));
-    for ((neighbours, exponents), out) in each.zip(out.chunks_exact_mut(of_codes + of_scales)) {
+    let (interleaved, exponents) = (part(tensor, of_codes)?, part(&scales_name, of_scales)?);
+    let each = interleaved.chunks_exact(of_codes).zip(exponents.chunks_exact(of_scales));
+    for ((interleaved, exponents), out) in each.zip(out.chunks_exact_mut(of_codes + of_scales)) {
         let (codes, scales) = out.split_at_mut(of_codes);
         scales.copy_from_slice(exponents);
-        let blocks = neighbours.chunks_exact(BLOCK / 2).zip(codes.chunks_exact_mut(BLOCK / 2));
-        for (neighbours, codes) in blocks {
-            let code = |column: usize| neighbours[column / 2] >> (column % 2 * 4) & 15;
+        let blocks = interleaved.chunks_exact(BLOCK / 2).zip(codes.chunks_exact_mut(BLOCK / 2));
+        for (interleaved, codes) in blocks {
+            let code = |column: usize| interleaved[column / 2] >> (column % 2 * 4) & 15;
             pack(Bits::Four, &std::array::from_fn(code), codes);
         }
     }
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(through(&[3.9, 5e-9]), (vec![3.0, 0.0], vec![126]));
         assert_eq!(through(&[0.0; 40]), (vec![0.0; 40], vec![0, 0]));
         assert_eq!(through(&[65504.0]), (vec![49152.0], vec![140]), "beyond 6 is 6");
-        let unfit = encode(&[65536.0], &mut [0; 16], &mut [0]);
-        assert_eq!(unfit, Err(RangeError::TooLarge { value: 65536.0 }));
+        let unrepresentable_value = encode(&[65536.0], &mut [0; 16], &mut [0]);
+        assert_eq!(unrepresentable_value, Err(RangeError::TooLarge { value: 65536.0 }));
         // The smallest scale, and a value of half of it.
         let least = 2.0_f32.powi(-127);
         assert_eq!(through(&[-6.0 * least, 0.5 * least]), (vec![-6.0 * least, 0.5 * least], vec![0]));

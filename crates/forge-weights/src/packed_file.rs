@@ -109,9 +109,9 @@ where
         let sizes = packed.format.plane_bytes(columns);
         for block in 0..gather::blocks(packed, part) {
             let from = from + block * gather::length(part);
-            let wanted = from + rows.start * step..from + (rows.end - 1) * step + 1;
-            let values = self.plane(index, 0, &wanted)?;
-            let scales = self.plane(index, 1, &wanted)?;
+            let read_rows = from + rows.start * step..from + (rows.end - 1) * step + 1;
+            let values = self.plane(index, 0, &read_rows)?;
+            let scales = self.plane(index, 1, &read_rows)?;
             for (row, out) in out.chunks_exact_mut(part.columns()).enumerate() {
                 let slice = |plane: usize, bytes: &'_ [u8]| -> Range<usize> {
                     let start = row * step * sizes[plane];

@@ -6,7 +6,7 @@
 use crate::codec::RangeError;
 use crate::gather;
 use crate::layout::{FileLayout, Place};
-use crate::matrix::{Encoded, Matrix, unfit};
+use crate::matrix::{Encoded, Matrix, unrepresentable_value};
 use crate::quantization_error::{Stat, Summary, Sums};
 use forge_ir::{Diagnostic, Graph, Packed, WeightRows};
 use std::io::Write;
@@ -78,7 +78,7 @@ fn write_vector(
 ) -> Result<(), Diagnostic> {
     let row = gather::vector(numbers, graph, packed)?;
     if let Some(column) = row.iter().position(|x| !x.is_finite()) {
-        return Err(unfit(graph, packed, column, RangeError::NotFinite { column: 0 }));
+        return Err(unrepresentable_value(graph, packed, column, RangeError::NotFinite { column: 0 }));
     }
     out.reach(place.planes[0].0)?;
     let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -106,7 +106,7 @@ fn write_matrix(
         Ok(())
     };
     let rows = matrix.rows() / place.experts;
-    matrix.in_shares(expert * rows..(expert + 1) * rows, |rows| matrix.encode(rows), take)?;
+    matrix.in_parallel(expert * rows..(expert + 1) * rows, |rows| matrix.encode(rows), take)?;
     if !scales.is_empty() {
         out.reach(record + place.planes[1].0)?;
         out.put(&scales)?;

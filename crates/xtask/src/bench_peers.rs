@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Options of the benchmark.
-pub struct Question<'a> {
+pub struct BenchOptions<'a> {
     /// Build directory of llama.cpp, with `bin/llama-bench`.
     pub llama_cpp: &'a Path,
     /// The pairs, each `PROGRAM=FILE.gguf`.
@@ -33,7 +33,7 @@ struct Cell {
 }
 
 /// Runs the benchmark and prints a table.
-pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
+pub fn bench_peers(question: &BenchOptions<'_>) -> Result<(), String> {
     let peer = question.llama_cpp.join("bin/llama-bench");
     let mut cells = Vec::new();
     for pair in question.pairs {
@@ -62,7 +62,7 @@ pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
 
 /// Runs both programs in alternation.
 fn measured(
-    question: &Question<'_>,
+    question: &BenchOptions<'_>,
     sides: [(&Path, Option<&Path>); 2],
     prompt: u32,
     count: u32,

@@ -18,7 +18,7 @@ use xtask::bench_peers;
 use xtask::models;
 use xtask::random_model;
 use xtask::reference_keys;
-use xtask::shapes::{self, Question};
+use xtask::shapes::{self, ShapeOptions};
 
 /// Development tasks of forge.
 #[derive(Parser)]
@@ -177,10 +177,10 @@ fn main() -> ExitCode {
             random_model::write_from(config.as_deref(), shard, skewed, &out)
         }
         Task::Shapes { chip, quant, length, json, configs } => {
-            shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })
+            shapes::shapes(&ShapeOptions { configs: &configs, chip: &chip, quant: &quant, length, json })
         }
         Task::BenchPeers { llama_cpp, prompt, count, turns, threads, json, pairs } => {
-            bench_peers::bench_peers(&bench_peers::Question {
+            bench_peers::bench_peers(&bench_peers::BenchOptions {
                 llama_cpp: &llama_cpp,
                 pairs: &pairs,
                 tests: [prompt, count],

@@ -28,7 +28,7 @@ fn root() -> PathBuf {
 }
 
 /// A test model that is compared with transformers.
-struct Oracle {
+struct ComparedModel {
     name: String,
     class: String,
     has: BTreeSet<String>,
@@ -187,7 +187,7 @@ fn sentence(class: &str) -> Result<String, String> {
 }
 
 /// All test models with their features.
-fn oracles() -> Result<Vec<Oracle>, String> {
+fn oracles() -> Result<Vec<ComparedModel>, String> {
     let mut oracles = Vec::new();
     for folder in FOLDERS {
         let path = root().join(folder);
@@ -204,7 +204,7 @@ fn oracles() -> Result<Vec<Oracle>, String> {
 }
 
 /// The test model in a directory.
-fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
+fn oracle(path: &Path, is_whole: bool) -> Result<ComparedModel, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut files = BTreeMap::new();
     for file in fs::read_dir(path).map_err(failed)? {
@@ -219,7 +219,7 @@ fn oracle(path: &Path, is_whole: bool) -> Result<Oracle, String> {
     let (class, mut has) = (graph.model.architecture.clone(), has(&graph));
     has.extend(kind);
     let is_planned = forge_planner::plan(&graph, &forge_planner::Options::default()).is_ok();
-    Ok(Oracle { name, class, has, is_whole, is_planned })
+    Ok(ComparedModel { name, class, has, is_whole, is_planned })
 }
 
 /// Features of a graph beyond a standard decoder.

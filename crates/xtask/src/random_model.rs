@@ -23,14 +23,14 @@ struct Tensor {
 }
 
 /// Factor of the last row of a skewed tensor; the factor of the first row is 1.
-const LEAST: f32 = 0.1;
+const LAST_ROW_FACTOR: f32 = 0.1;
 
 impl Tensor {
     /// The standard deviation of a row.
     fn deviation_of(&self, row: usize) -> f32 {
         let last = (self.shape[0] - 1).max(1) as f32;
         if self.is_skewed {
-            self.deviation * (1.0 - (1.0 - LEAST) * row as f32 / last)
+            self.deviation * (1.0 - (1.0 - LAST_ROW_FACTOR) * row as f32 / last)
         } else {
             self.deviation
         }
@@ -374,7 +374,9 @@ mod tests {
         let router = Tensor { name, shape, mean: 0.0, deviation: 2.0, is_skewed: true };
         let deviations: Vec<f32> = (0..5).map(|row| router.deviation_of(row)).collect();
         assert_eq!((deviations[0], deviations[2]), (2.0, 1.1));
-        assert!((deviations[4] - 2.0 * LEAST).abs() < 1e-6 && deviations.is_sorted_by(|a, b| a > b));
+        assert!(
+            (deviations[4] - 2.0 * LAST_ROW_FACTOR).abs() < 1e-6 && deviations.is_sorted_by(|a, b| a > b)
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub fn write(python: &str) -> Result<(), String> {
         families().iter().map(|family| format!("{}={}", family.model_type, family.class)).collect();
     let found = read(python, Path::new(&folder), &release, &types)?;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
-    std::fs::write(&path, laid_out(&found)).map_err(|error| format!("{}: {error}", path.display()))?;
+    std::fs::write(&path, wrap_lines(&found)).map_err(|error| format!("{}: {error}", path.display()))?;
     println!("{}: transformers {release}, {} model types", path.display(), types.len());
     Ok(())
 }
@@ -60,7 +60,7 @@ fn run(command: &mut Command) -> Result<String, String> {
 }
 
 /// Formats the result with one key per line, so that diffs between versions are readable.
-fn laid_out(found: &Value) -> String {
+fn wrap_lines(found: &Value) -> String {
     let mut text = format!("{{\n  \"transformers\": {},\n  \"models\": {{\n", found["transformers"]);
     let models = found["models"].as_object().into_iter().flatten();
     let models: Vec<String> = models

@@ -62,10 +62,10 @@ const PEERS: [Peer; 4] = [
 ];
 
 /// Dispatches outside the layers.
-const OUTSIDE: u64 = 3;
+const NON_LAYER_DISPATCHES: u64 = 3;
 
 /// Options of the comparison.
-pub struct Question<'a> {
+pub struct ShapeOptions<'a> {
     /// Configurations; empty selects those in tests/shapes.
     pub configs: &'a [PathBuf],
     /// Apple chip.
@@ -79,7 +79,7 @@ pub struct Question<'a> {
 }
 
 /// Prints the comparison.
-pub fn shapes(question: &Question<'_>) -> Result<(), String> {
+pub fn shapes(question: &ShapeOptions<'_>) -> Result<(), String> {
     let chip = Chip::from_name(question.chip).ok_or_else(|| {
         let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
         format!("{}: unknown chip; expected one of {}", question.chip, known.join(", "))
@@ -169,7 +169,7 @@ impl Row {
             + if self.biases { peer.biases } else { 0 }
             + u64::from(split);
         let layer = peer.layer.map(|count| count + more);
-        (layer, layer.map(|count| count * self.layers + OUTSIDE))
+        (layer, layer.map(|count| count * self.layers + NON_LAYER_DISPATCHES))
     }
 
     /// Predicted seconds of this token with another number of dispatches, each of which waits for the previous one.

@@ -94,8 +94,9 @@ fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
     let [everywhere, window] =
         [("full_attention", old), ("sliding_attention", None)].map(|(key, old)| part(key).or(old));
     let of = |scaling: Option<Section<'_>>, key: &str, usual: f64| {
-        let beside = config.number_or(key, usual);
-        let theta = scaling.as_ref().map_or(beside, |scaling| scaling.number_or("rope_theta", beside));
+        let default_theta = config.number_or(key, usual);
+        let theta =
+            scaling.as_ref().map_or(default_theta, |scaling| scaling.number_or("rope_theta", default_theta));
         rope.turned(config, scaling.as_ref(), theta)
     };
     [of(everywhere, "rope_theta", BASES[0]), of(window, "rope_local_base_freq", BASES[1])]

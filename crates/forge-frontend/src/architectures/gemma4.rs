@@ -237,7 +237,7 @@ impl Gemma4 {
         let mlp = Mlp { inner: times * decoder.mlp.inner, ..decoder.mlp };
         let mut branch = mlp.build(&mut layer, x, &format!("{at}.mlp"));
         if let Some(experts) = &self.experts {
-            branch = self.beside(&mut layer, experts, [stream, branch], &at);
+            branch = self.add_experts(&mut layer, experts, [stream, branch], &at);
         }
         let branch = normed(&mut layer, 3, branch);
         let mut stream = layer.add("stream", stream, branch);
@@ -252,7 +252,7 @@ impl Gemma4 {
 
 impl Gemma4 {
     /// The normed outputs of the MLP and of the parallel experts, added.
-    fn beside(
+    fn add_experts(
         &self,
         layer: &mut Layer<'_, '_>,
         experts: &Experts,

@@ -24,7 +24,7 @@ pub(crate) struct Bindings<'a> {
     /// For each tensor, the weights that are slices of it.
     bound: BTreeMap<String, Vec<WeightId>>,
     /// Scales and biases of quantized tensors.
-    beside: BTreeSet<String>,
+    companions_bound: BTreeSet<String>,
     ignored: BTreeSet<String>,
     /// Rows of tensors beyond those that the model has, by tensor name.
     further_rows: BTreeMap<String, Range<usize>>,
@@ -81,7 +81,7 @@ impl<'a> Bindings<'a> {
             quantization: None,
             weights: Vec::new(),
             bound: BTreeMap::new(),
-            beside: BTreeSet::new(),
+            companions_bound: BTreeSet::new(),
             ignored: BTreeSet::new(),
             further_rows: BTreeMap::new(),
             missing: Vec::new(),
@@ -120,8 +120,8 @@ impl<'a> Bindings<'a> {
     }
 
     /// Binds a weight. Problems with its tensors are recorded.
-    pub(crate) fn bind(&mut self, wanted: TensorRequest<'_>) -> WeightId {
-        let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = wanted;
+    pub(crate) fn bind(&mut self, request: TensorRequest<'_>) -> WeightId {
+        let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = request;
         let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
         let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, plus_one };
         let first = weight.tensor_of(0);
@@ -134,7 +134,7 @@ impl<'a> Bindings<'a> {
         // Slices of a tensor share the format of the first, which was checked then.
         weight.format = match parts.first() {
             Some(part) => self.weights[part.0].format,
-            None => self.common_format(&weight, wanted),
+            None => self.common_format(&weight, request),
         };
         for tensor in weight.tensors() {
             self.bound.entry(tensor).or_default().push(id);
@@ -144,12 +144,12 @@ impl<'a> Bindings<'a> {
     }
 
     /// The common format of all tensors of a weight. Problems are recorded.
-    fn common_format(&mut self, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
+    fn common_format(&mut self, weight: &Weight, request: TensorRequest<'_>) -> Format {
         let mut tensors = weight.tensors();
         let Some(first) = tensors.next() else { return Format::F32 };
-        let format = self.format(&first, weight, wanted);
+        let format = self.format(&first, weight, request);
         for tensor in tensors {
-            let other = self.format(&tensor, weight, wanted);
+            let other = self.format(&tensor, weight, request);
             if self.has(&first) && self.has(&tensor) && other != format {
                 let message = format!("{first} is stored as {format} and {tensor} as {other}");
                 self.faults.push(
@@ -163,9 +163,9 @@ impl<'a> Bindings<'a> {
     }
 
     /// The format of one tensor of a weight. Problems are recorded.
-    fn format(&mut self, name: &str, weight: &Weight, wanted: TensorRequest<'_>) -> Format {
+    fn format(&mut self, name: &str, weight: &Weight, request: TensorRequest<'_>) -> Format {
         let flat = weight.tensor_shape();
-        let shape = wanted.own_shape(weight).unwrap_or_else(|| flat.clone());
+        let shape = request.own_shape(weight).unwrap_or_else(|| flat.clone());
         let Some(tensors) = self.tensors else { return Format::Bf16 };
         let Some(tensor) = tensors.get(name) else {
             self.missing.push((name.to_owned(), shape));
@@ -175,7 +175,7 @@ impl<'a> Bindings<'a> {
             return self.format_of_codes(tensors, tensor, weight, &shape);
         }
         if let Some(scales) = mxfp4::companion(tensor) {
-            self.beside.insert(scales);
+            self.companions_bound.insert(scales);
             let format = mxfp4::format(tensors, tensor, &flat);
             return format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32);
         }
@@ -218,8 +218,8 @@ impl<'a> Bindings<'a> {
         }
         let format = mlx::format(tensors, self.quantization.as_ref(), tensor, shape);
         // Scales and biases that this format does not have stay unused and are reported.
-        let beside = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
-        self.beside.extend(mlx::companions(&tensor.name).into_iter().take(beside));
+        let companions_bound = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
+        self.companions_bound.extend(mlx::companions(&tensor.name).into_iter().take(companions_bound));
         format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 
@@ -250,7 +250,9 @@ impl<'a> Bindings<'a> {
             .tensors()
             .filter(|tensor| {
                 let name = &tensor.name;
-                !self.bound.contains_key(name) && !self.beside.contains(name) && !self.ignored.contains(name)
+                !self.bound.contains_key(name)
+                    && !self.companions_bound.contains(name)
+                    && !self.ignored.contains(name)
             })
             .collect();
         faults.extend(self.partly_used());

@@ -103,10 +103,10 @@ impl Layer<'_, '_> {
         self.builder.bindings.has(tensor)
     }
 
-    fn bound(&mut self, role: &str, wanted: TensorRequest<'_>) -> ParamId {
-        let id = self.builder.bindings.bind(wanted);
+    fn bound(&mut self, role: &str, request: TensorRequest<'_>) -> ParamId {
+        let id = self.builder.bindings.bind(request);
         self.weights.push(id);
-        self.param(role, ParamKind::Weight(wanted.shape.to_vec()))
+        self.param(role, ParamKind::Weight(request.shape.to_vec()))
     }
 
     /// Declares a KV cache.
@@ -280,8 +280,8 @@ impl Layer<'_, '_> {
             cut => WeightSlice::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
         };
         let shape = &[width * taps];
-        let wanted = TensorRequest { cut: Some(of_taps), lies, ..TensorRequest::whole(tensor, shape) };
-        let weight = self.bound(&format!("{role}_taps"), wanted);
+        let request = TensorRequest { cut: Some(of_taps), lies, ..TensorRequest::whole(tensor, shape) };
+        let weight = self.bound(&format!("{role}_taps"), request);
         let tail = self.state(&format!("{role}_tail"), State::Tail(ConvState { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
     }

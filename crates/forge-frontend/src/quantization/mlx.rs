@@ -134,26 +134,27 @@ pub(crate) fn format(
             ));
         }
     };
-    let wanted = wanted(shape, bits.count(), group.columns());
-    let parts = [(tensor, wanted.0), (scales, wanted.1.clone()), (biases, wanted.1)];
+    let expected_shapes = expected_shapes(shape, bits.count(), group.columns());
+    let parts =
+        [(tensor, expected_shapes.0), (scales, expected_shapes.1.clone()), (biases, expected_shapes.1)];
     agree(tensor, shape, (bits.count(), group.columns()), &parts)?;
     Ok(Format::Affine(Affine { bits, group, scales: of_scales }))
 }
 
 /// Like `format`, for mxfp4.
 fn microscaled(tensors: &Tensors, tensor: &Tensor, shape: &[usize]) -> Result<Format, Diagnostic> {
-    let [beside, _] = companions(&tensor.name);
-    let Some(scales) = tensors.get(&beside).filter(|scales| scales.dtype == "U8") else {
-        let message = format!("{}: mxfp4 scales {beside} in U8 are missing", tensor.name);
+    let [scales_name, _] = companions(&tensor.name);
+    let Some(scales) = tensors.get(&scales_name).filter(|scales| scales.dtype == "U8") else {
+        let message = format!("{}: mxfp4 scales {scales_name} in U8 are missing", tensor.name);
         return Err(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
     };
-    let wanted = wanted(shape, 4, BLOCK);
-    agree(tensor, shape, (4, BLOCK), &[(tensor, wanted.0), (scales, wanted.1)])?;
+    let expected_shapes = expected_shapes(shape, 4, BLOCK);
+    agree(tensor, shape, (4, BLOCK), &[(tensor, expected_shapes.0), (scales, expected_shapes.1)])?;
     Ok(Format::Mxfp4)
 }
 
 /// Shapes of the packed words and of scales, for a weight of this shape.
-fn wanted(shape: &[usize], bits: usize, group: usize) -> (Vec<usize>, Vec<usize>) {
+fn expected_shapes(shape: &[usize], bits: usize, group: usize) -> (Vec<usize>, Vec<usize>) {
     let (columns, rows) = shape.split_last().map_or((0, &[][..]), |(columns, rows)| (*columns, rows));
     let with = |last: usize| [rows, &[last]].concat();
     (with(columns * bits / 32), with(columns / group))
@@ -175,11 +176,11 @@ fn agree(
             "{name} has {columns} columns, which is not a multiple of the group size {group}"
         ));
     }
-    for (part, wanted) in parts {
-        if part.shape != *wanted {
+    for (part, expected_shapes) in parts {
+        if part.shape != *expected_shapes {
             let (part, found) = (&part.name, &part.shape);
             return fault(format!(
-                "{part}: found shape {found:?}, expected {wanted:?} for {shape:?} in {bits} bits and groups of {group}"
+                "{part}: found shape {found:?}, expected {expected_shapes:?} for {shape:?} in {bits} bits and groups of {group}"
             ));
         }
     }

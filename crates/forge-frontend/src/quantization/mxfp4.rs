@@ -56,10 +56,10 @@ pub(crate) fn format(tensors: &Tensors, tensor: &Tensor, shape: &[usize]) -> Res
     let Some(scales) = scales.filter(|scales| scales.dtype == "U8") else {
         return fault("F0304", format!("{name} is stored as U8, but its U8 scales are missing"));
     };
-    for (part, wanted) in [(tensor, of_codes), (scales, of_blocks)] {
-        if part.shape != wanted {
+    for (part, expected) in [(tensor, of_codes), (scales, of_blocks)] {
+        if part.shape != expected {
             let message = format!(
-                "{}: found shape {:?}, expected {wanted:?} from the configuration",
+                "{}: found shape {:?}, expected {expected:?} from the configuration",
                 part.name, part.shape
             );
             return fault("F0302", message);

@@ -102,8 +102,9 @@ impl<'a> Tekken<'a> {
         let (all, special) = (count("default_vocab_size")?, count("default_num_special_tokens")?);
         let specials = specials(value, special)?;
         let entries = list(&value["vocab"], "vocab")?;
-        let wanted = all.checked_sub(special).filter(|wanted| (256..=entries.len()).contains(wanted));
-        let Some(wanted) = wanted else {
+        let token_count =
+            all.checked_sub(special).filter(|token_count| (256..=entries.len()).contains(token_count));
+        let Some(token_count) = token_count else {
             let what = format!(
                 "has {} tokens, inconsistent with default_vocab_size {all} and default_num_special_tokens {special}: \
                  the difference has to be 256 or more, and no more than there are tokens",
@@ -111,7 +112,7 @@ impl<'a> Tekken<'a> {
             );
             return Err(fault("vocab", &what));
         };
-        let tokens = entries[..wanted].iter().enumerate().map(|(rank, entry)| token(rank, entry));
+        let tokens = entries[..token_count].iter().enumerate().map(|(rank, entry)| token(rank, entry));
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
         let tekken = Tekken { pattern, specials, tokens };
         tekken.check_distinct()?;

@@ -2,7 +2,7 @@
 
 use crate::common::cases;
 use forge_ir::{Format, Graph, Op, Rotation};
-use forge_reference::{Sequence, Want, evaluate, golden, sequences};
+use forge_reference::{Positions, Sequence, evaluate, golden, sequences};
 
 fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>> {
     let texts = sequences(vocabulary, context, parameters);
@@ -38,7 +38,7 @@ fn batched_evaluation_matches_single_sequences() {
         let together = golden(graph, &numbers, Format::F16, &texts).unwrap();
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap();
         for (text, golden) in texts.iter().zip(together) {
-            let alone = evaluate(graph, &numbers, &text.ids, Want::Last).unwrap().remove(0);
+            let alone = evaluate(graph, &numbers, &text.ids, Positions::Last).unwrap().remove(0);
             assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
             // All slots have the same size; with long-context RoPE frequencies the longest sequence decides.
             let length = text.ids.len();
@@ -72,7 +72,7 @@ fn rejects_invalid_sequences() {
     let case = cases().remove(0);
     let (graph, numbers) = (&case.opened.graph, case.stored());
     for ids in [&[][..], &[512], &[1, u32::MAX]] {
-        assert!(evaluate(graph, &numbers, ids, Want::All).is_err());
+        assert!(evaluate(graph, &numbers, ids, Positions::All).is_err());
         let text = Sequence { ids: ids.to_vec(), chunks: vec![ids.len()] };
         let texts = [Sequence { ids: vec![1], chunks: vec![1] }, text];
         assert!(golden(graph, &numbers, Format::F16, &texts).is_err());

@@ -10,7 +10,7 @@
 use crate::common::{Case, cases, deviation, distance, odd_cases};
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::{Format, Graph, tolerance};
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use forge_weights::CheckpointWeights;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,12 @@ fn read(files: &MemoryCheckpoint) -> Option<LoadedCheckpoint> {
 }
 
 /// The logits of a sequence.
-fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want: Want) -> Vec<Vec<f32>> {
+fn logits(
+    opened: &LoadedCheckpoint,
+    files: &MemoryCheckpoint,
+    ids: &[u32],
+    want: Positions,
+) -> Vec<Vec<f32>> {
     let read = |tensor: &str, offset, out: &mut [u8]| opened.tensors.read(files, tensor, offset, out);
     evaluate(&opened.graph, &CheckpointWeights::new(&opened.graph, read), ids, want).unwrap()
 }
@@ -30,8 +35,8 @@ fn logits(opened: &LoadedCheckpoint, files: &MemoryCheckpoint, ids: &[u32], want
 fn computes_another(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
-            1 if !case.golden.is_null() => (Want::All, "all_1".to_owned()),
-            _ => (Want::Last, format!("last_{text}")),
+            1 if !case.golden.is_null() => (Positions::All, "all_1".to_owned()),
+            _ => (Positions::Last, format!("last_{text}")),
         };
         let others = logits(opened, files, &case.ids(text), want);
         others.iter().zip(case.logits(&tensor)).any(|(other, own)| {
@@ -50,7 +55,7 @@ enum Effect {
     None,
     Rejected,
     /// The context length, the BOS or EOS tokens, or the notes for the user differ.
-    Beside,
+    OutsideLogits,
     /// The logits differ.
     Computed,
 }
@@ -66,7 +71,7 @@ fn effect(case: &Case, files: &MemoryCheckpoint) -> Effect {
         // The number of logits differs.
         () if own.model.vocabulary != other.model.vocabulary => Effect::Computed,
         () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
-        () if is_beside => Effect::Beside,
+        () if is_beside => Effect::OutsideLogits,
         () => Effect::None,
     }
 }
@@ -179,9 +184,10 @@ fn every_config_key_has_an_effect() {
     for architecture in &known {
         let of =
             |effect| best.iter().filter(|((of, _), best)| of == *architecture && **best == effect).count();
-        let (computed, beside, rejected) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Rejected));
+        let (computed, outside_logits, rejected) =
+            (of(Effect::Computed), of(Effect::OutsideLogits), of(Effect::Rejected));
         println!(
-            "{architecture}: {computed} keys change logits, {beside} what is beside them, {rejected} are rejected"
+            "{architecture}: {computed} keys change logits, {outside_logits} what is outside_logits them, {rejected} are rejected"
         );
     }
     for (path, of) in &inert {
@@ -224,7 +230,7 @@ fn keys_read_by_transformers_change_the_logits_or_are_rejected() {
         let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));
         let most = changes(case, key).into_iter().max();
         assert!(
-            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::Beside)),
+            matches!(most, Some(Effect::Computed | Effect::Rejected | Effect::OutsideLogits)),
             "{name} {key}: {most:?}"
         );
     }

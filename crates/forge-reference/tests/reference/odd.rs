@@ -3,7 +3,7 @@
 
 use crate::common::{deviation, distance, folder, odd_cases};
 use forge_ir::{Format, tolerance};
-use forge_reference::{Want, evaluate};
+use forge_reference::{Positions, evaluate};
 use std::collections::BTreeMap;
 
 #[test]
@@ -12,7 +12,8 @@ fn odd_models_match_transformers() {
     let mut far = Vec::new();
     for case in odd_cases() {
         let worst = (0..2).map(|text| {
-            let logits = evaluate(&case.opened.graph, &case.stored(), &case.ids(text), Want::Last).unwrap();
+            let logits =
+                evaluate(&case.opened.graph, &case.stored(), &case.ids(text), Positions::Last).unwrap();
             let expected = case.logits(&format!("last_{text}")).remove(0);
             distance(&logits[0], &expected) / deviation(&expected)
         });

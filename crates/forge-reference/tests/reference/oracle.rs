@@ -3,7 +3,7 @@
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
 use forge_ir::{Bits, Body, Diagnostic, Format, Node, Op, ValueId, WeightId, WeightRows, tolerance};
-use forge_reference::{Want, evaluate, greedy};
+use forge_reference::{Positions, evaluate, greedy};
 use forge_weights::{decode_row, encode_row};
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use std::ops::Range;
 fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
     let graph = &case.opened.graph;
     let mut worst = 0.0_f64;
-    let mut compare = |ids: &[u32], want: Want, tensor: String| {
+    let mut compare = |ids: &[u32], want: Positions, tensor: String| {
         let logits = evaluate(graph, numbers, ids, want).unwrap();
         let expected = case.logits(&tensor);
         assert_eq!(logits.len(), expected.len(), "{} {tensor}", case.name);
@@ -20,9 +20,9 @@ fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
         }
     };
     for sequence in 0..3 {
-        compare(&case.tokens(sequence, "ids"), Want::Last, format!("last_{sequence}"));
+        compare(&case.tokens(sequence, "ids"), Positions::Last, format!("last_{sequence}"));
     }
-    compare(&case.tokens(1, "ids"), Want::All, "all_1".to_owned());
+    compare(&case.tokens(1, "ids"), Positions::All, "all_1".to_owned());
     worst
 }
 
@@ -167,7 +167,8 @@ fn checkpoint_dtype_does_not_change_the_logits() {
         // Every bf16 value is an f32 value.
         let wide = case.rewritten("F32", |half| u32::from(half) << 16);
         let ids = case.tokens(1, "ids");
-        let logits = |case: &Case| evaluate(&case.opened.graph, &case.stored(), &ids, Want::All).unwrap();
+        let logits =
+            |case: &Case| evaluate(&case.opened.graph, &case.stored(), &ids, Positions::All).unwrap();
         assert_eq!(logits(&wide), logits(&case), "{}", case.name);
     }
 }

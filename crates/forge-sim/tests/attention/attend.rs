@@ -101,11 +101,11 @@ fn slots_in_one_tile_do_not_affect_each_other() {
     let kernels = Kernels::of([shape.tiled()]);
     let mut random = Random(5);
     let batch = Batch::of(&[(0, 7), (0, 8), (0, 9), (1, 20), (1, 21), (0, 3)]);
-    for broken in [f32::NAN, f32::INFINITY] {
+    for non_finite in [f32::NAN, f32::INFINITY] {
         let [keys, values] = [0; 2].map(|_| {
             let mut numbers = random.numbers(shape.cache_count());
             let slot = shape.place(1, 0, 0);
-            numbers[slot..].fill(broken);
+            numbers[slot..].fill(non_finite);
             numbers
         });
         let q = random.numbers(batch.rows() * shape.query_heads * shape.width);
@@ -128,7 +128,7 @@ fn slots_in_one_tile_do_not_affect_each_other() {
             }
             let q = wide(&q[row * row_width..][..row_width]);
             let expected = shape.attended(&q, &keys, &values, &[], 0, batch.positions[row] as usize);
-            compare(&(row, broken), found, &expected, 3e-6);
+            compare(&(row, non_finite), found, &expected, 3e-6);
         }
     }
 }

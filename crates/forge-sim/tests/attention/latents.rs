@@ -204,14 +204,14 @@ fn appends_raw_or_prepared_latents() {
         };
         let (latent, key) =
             (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.rope_width));
-        let given = [
+        let bindings = [
             ("latent", Input::Numbers(&latent)),
             ("key", Input::Numbers(&key)),
             ("slots", Input::Words(&slots)),
             ("positions", Input::Words(&positions)),
             ("latents", Input::Bytes(&bytes)),
         ];
-        let outputs = kernels.run(2 * index, &scalars, &given);
+        let outputs = kernels.run(2 * index, &scalars, &bindings);
         let line = |row: usize| {
             [
                 wide(&latent[row * shape.width..][..shape.width]),
@@ -222,7 +222,7 @@ fn appends_raw_or_prepared_latents() {
         check(&outputs[0], &(0..rows.len()).map(line).collect::<Vec<_>>());
 
         let raw = raw(shape, &mut random, rows);
-        let given = [
+        let bindings = [
             ("queries", Input::Numbers(&raw.queries)),
             ("latent", Input::Numbers(&raw.latent)),
             ("key", Input::Numbers(&raw.key)),
@@ -232,7 +232,7 @@ fn appends_raw_or_prepared_latents() {
             ("q_rope", Input::Uninitialized(rows.len() * shape.heads * shape.rope_width * 4)),
             ("latents", Input::Bytes(&bytes)),
         ];
-        let outputs = kernels.run(2 * index + 1, &scalars, &given);
+        let outputs = kernels.run(2 * index + 1, &scalars, &bindings);
         compare(shape, &numbers_of(&outputs[0], Format::F32), &raw.q_rope.concat(), 1e-5);
         check(&outputs[1], &raw.lines);
     }
@@ -293,7 +293,7 @@ fn mla_attention_over_latents_matches_the_reference() {
             let lines = shape.lines(&mut random, |slot| reach(slot) + 1);
             let bytes = bytes_of(&lines, shape.cache);
             let q_rope: Vec<f32> = raw.q_rope.concat().iter().map(|x| *x as f32).collect();
-            let given = [
+            let bindings = [
                 ("q", Input::Numbers(&q)),
                 ("q_rope", Input::Numbers(&q_rope)),
                 ("latents", Input::Bytes(&bytes)),
@@ -302,13 +302,13 @@ fn mla_attention_over_latents_matches_the_reference() {
                 ("partials", Input::Uninitialized(partials)),
                 ("heads", Input::Uninitialized(heads)),
             ];
-            let (found, _) = joined(kernels.run(3 * index, &scalars, &given));
+            let (found, _) = joined(kernels.run(3 * index, &scalars, &bindings));
             compare(shape, &found, &expected(&lines), 1e-5);
 
             // A row that the kernel prepares and appends to the cache.
             let mut lines = shape.lines(&mut random, reach);
             let bytes = bytes_of(&lines, shape.cache);
-            let given = [
+            let bindings = [
                 ("q", Input::Numbers(&q)),
                 ("queries", Input::Numbers(&raw.queries)),
                 ("latent", Input::Numbers(&raw.latent)),
@@ -320,7 +320,7 @@ fn mla_attention_over_latents_matches_the_reference() {
                 ("partials", Input::Uninitialized(partials)),
                 ("heads", Input::Uninitialized(heads)),
             ];
-            let (found, mut outputs) = joined(kernels.run(3 * index + 1, &scalars, &given));
+            let (found, mut outputs) = joined(kernels.run(3 * index + 1, &scalars, &bindings));
             let after = numbers_of(&outputs.swap_remove(0), shape.cache);
             for (row, line) in rows.iter().zip(&raw.lines) {
                 let range = shape.place(*row)..shape.place(*row) + shape.record();
@@ -385,21 +385,22 @@ fn expanded_mla_attention_matches_the_reference() {
                 let mut outputs: Vec<Vec<u8>> = Vec::new();
                 for begin in (0..length).step_by(share) {
                     let end = length.min(begin + share);
-                    let given = |numbers: usize, before: usize| match outputs.get(before) {
+                    let bindings = |numbers: usize, before: usize| match outputs.get(before) {
                         Some(bytes) => Input::Bytes(bytes),
                         None => Input::Uninitialized(numbers * 4),
                     };
-                    let given = [
+                    let bindings = [
                         ("q", Input::Numbers(&q)),
                         ("q_rope", Input::Numbers(&r)),
                         ("keys", Input::Numbers(&k[begin * heads * keys..end * heads * keys])),
                         ("k_rope", Input::Numbers(&t[begin * rope_width..end * rope_width])),
                         ("values", Input::Numbers(&v[begin * heads * values..end * heads * values])),
                         ("positions", Input::Words(&positions)),
-                        ("heads", given(rows * heads * values, 0)),
-                        ("carried", given(rows * heads * 2, 1)),
+                        ("heads", bindings(rows * heads * values, 0)),
+                        ("carried", bindings(rows * heads * 2, 1)),
                     ];
-                    outputs = kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &given);
+                    outputs =
+                        kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &bindings);
                 }
                 let what = (shapes[index], rows, first, share);
                 let is_ranged = which % 2 == 1;
@@ -423,14 +424,14 @@ fn loads_latents_of_a_tile_from_the_cache() {
         let lines = shape.lines(&mut random, |slot| 140 * slot);
         let bytes = bytes_of(&lines, shape.cache);
         for (begin, rows) in [(0, 1), (7, 120)] {
-            let given = [
+            let bindings = [
                 ("latents", Input::Bytes(&bytes)),
                 ("slots", Input::Words(&[1])),
                 ("latent_tile", Input::Uninitialized(rows * shape.width * 4)),
                 ("k_rope", Input::Uninitialized(rows * shape.rope_width * 4)),
             ];
             let scalars = [("rows", rows), ("context", CONTEXT), ("begin", begin)];
-            let outputs = kernels.run(index, &scalars, &given);
+            let outputs = kernels.run(index, &scalars, &bindings);
             let of = |part: fn(&Shape, &[f32]) -> Vec<f32>| -> Vec<f32> {
                 let line = |position: u32| &lines[shape.place((1, position))..][..shape.record()];
                 (begin as u32..(begin + rows) as u32)

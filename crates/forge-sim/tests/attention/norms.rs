@@ -31,14 +31,14 @@ fn layer_norm_matches_the_reference() {
         let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
         let [gain, bias] = [0; 2].map(|_| random.numbers(width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
-        let given = [
+        let bindings = [
             ("x", Input::Numbers(&x)),
             ("gain", Input::Numbers(&gain)),
             ("bias", Input::Numbers(&bias)),
             ("wanted", Input::Words(&order)),
             ("y", Input::Uninitialized(rows * width * 4)),
         ];
-        let y = kernels.run(index, &[("rows", rows)], &given);
+        let y = kernels.run(index, &[("rows", rows)], &bindings);
         let mut expected = Vec::new();
         for &row in &order {
             let row = wide(&x[row as usize * width..][..width]);
@@ -74,7 +74,7 @@ fn norm_with_residual_add_matches_the_reference() {
         let [norm_gain, gain] = [0; 2].map(|_| random.numbers(width));
         let factor = random.numbers(1);
         let partials = norm.squares.map_or(0, |squares| squares.partials);
-        let given = [
+        let bindings = [
             ("x", Input::Numbers(&x)),
             ("norm_gain", Input::Numbers(&norm_gain)),
             ("factor", Input::Numbers(&factor)),
@@ -83,7 +83,7 @@ fn norm_with_residual_add_matches_the_reference() {
             ("gained", Input::Uninitialized(width * 4)),
             ("squares_out", Input::Uninitialized(partials * 4)),
         ];
-        let written = kernels.run(index, &[("rows", rows)], &given);
+        let written = kernels.run(index, &[("rows", rows)], &bindings);
         let own_gain = norm.gain.then_some(&norm_gain[..]);
         let added = x.chunks_exact(width).flat_map(|row| normed(&wide(row), own_gain, norm.epsilon));
         let times = if norm.factor { f64::from(factor[0]) } else { 1.0 };
@@ -134,13 +134,13 @@ fn norms_and_elementwise_functions_match_the_reference() {
         let row = norm.width * norm.parts;
         let (x, gain) = (random.numbers(rows * row), random.numbers(norm.width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
-        let given = [
+        let bindings = [
             ("x", Input::Numbers(&x)),
             ("gain", Input::Numbers(&gain)),
             ("wanted", Input::Words(&order)),
             ("y", Input::Uninitialized(rows * row * 4)),
         ];
-        let y = kernels.run(index, &[("rows", rows)], &given);
+        let y = kernels.run(index, &[("rows", rows)], &bindings);
         let parts = order.iter().flat_map(|&at| x[at as usize * row..][..row].chunks_exact(norm.width));
         let gain = norm.gain.then_some(&gain[..]);
         let expected: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
@@ -157,12 +157,12 @@ fn norms_and_elementwise_functions_match_the_reference() {
             _ => 1,
         };
         let b = &b[..rows * width / spread];
-        let given = [
+        let bindings = [
             ("a", Input::Numbers(&a)),
             ("b", Input::Numbers(b)),
             ("y", Input::Uninitialized(rows * width * 4)),
         ];
-        let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
+        let y = kernels.run(norms.len() + index, &[("rows", rows)], &bindings);
         let expected = wide(&a)
             .into_iter()
             .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))

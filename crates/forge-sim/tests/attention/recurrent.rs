@@ -45,7 +45,7 @@ fn convolution_continues_from_the_state_of_its_slot() {
         let CausalConv { width, taps: count, .. } = *shape;
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
         let before = random.numbers(SLOTS * count * width);
-        let given = [
+        let bindings = [
             ("x", Input::Numbers(&x)),
             ("taps", Input::Numbers(&taps)),
             ("slots", Input::Words(&column(|row| row.0))),
@@ -53,7 +53,7 @@ fn convolution_continues_from_the_state_of_its_slot() {
             ("tail", Input::Bytes(&bytes_of(&before, Format::F32))),
             ("y", Input::Uninitialized(ROWS.len() * width * 4)),
         ];
-        let left = kernels.run(index, &[("rows", ROWS.len())], &given);
+        let left = kernels.run(index, &[("rows", ROWS.len())], &bindings);
         let (mut tail, mut expected) = (wide(&before), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
@@ -96,7 +96,7 @@ fn delta_rule_matches_the_reference_row_by_row() {
         let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
         let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
-        let given = [
+        let bindings = [
             ("query", Input::Numbers(&query)),
             ("key", Input::Numbers(&key)),
             ("value", Input::Numbers(&value)),
@@ -134,7 +134,7 @@ fn delta_rule_matches_the_reference_row_by_row() {
             }
         }
         for variant in 0..VARIANTS {
-            let left = kernels.run(VARIANTS * index + variant, &[("rows", rows)], &given);
+            let left = kernels.run(VARIANTS * index + variant, &[("rows", rows)], &bindings);
             compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
             compare(shape, &numbers_of(&left[1], Format::F32), &expected, 4e-6);
         }
@@ -214,7 +214,7 @@ fn gated_delta_net_layer_matches_the_reference() {
             convolved.extend(convolved_row);
         }
         let scalars = [("rows", rows)];
-        let given = [
+        let bindings = [
             ("x", Input::Numbers(&inputs)),
             ("taps", Input::Numbers(&weights.taps)),
             ("slots", Input::Words(&slots)),
@@ -223,14 +223,14 @@ fn gated_delta_net_layer_matches_the_reference() {
             ("y", Input::Uninitialized(convolved.len() * 4)),
         ];
         let own = index * (VARIANTS + 2);
-        let left = kernels.run(own, &scalars, &given);
+        let left = kernels.run(own, &scalars, &bindings);
         compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
 
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
         let held = bytes_of(&before, Format::F32);
         for variant in 0..VARIANTS {
-            let mut given = vec![
+            let mut bindings = vec![
                 ("convolved", Input::Numbers(&singles)),
                 ("inputs", Input::Numbers(&inputs)),
                 ("rate", Input::Numbers(&weights.rate)),
@@ -242,19 +242,19 @@ fn gated_delta_net_layer_matches_the_reference() {
             ];
             // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
             if variant == 0 {
-                given.insert(4, ("gain", Input::Numbers(&weights.gain)));
+                bindings.insert(4, ("gain", Input::Numbers(&weights.gain)));
             }
-            let left = kernels.run(own + 2 + variant, &scalars, &given);
+            let left = kernels.run(own + 2 + variant, &scalars, &bindings);
             compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
             let heads = if variant == 0 {
                 numbers_of(&left[1], Format::F32)
             } else {
-                let given = [
+                let bindings = [
                     ("inputs", Input::Numbers(&inputs)),
                     ("gain", Input::Numbers(&weights.gain)),
                     ("heads", Input::Bytes(&left[1])),
                 ];
-                numbers_of(&kernels.run(own + 1, &scalars, &given)[0], Format::F32)
+                numbers_of(&kernels.run(own + 1, &scalars, &bindings)[0], Format::F32)
             };
             compare(shape, &heads, &expected, 4e-6);
         }
@@ -287,7 +287,7 @@ fn single_step_delta_net_matches_the_reference() {
                     *position,
                 ));
             }
-            let given = [
+            let bindings = [
                 ("inputs", Input::Numbers(&inputs)),
                 ("taps", Input::Numbers(&weights.taps)),
                 ("rate", Input::Numbers(&weights.rate)),
@@ -299,7 +299,7 @@ fn single_step_delta_net_matches_the_reference() {
                 ("memory", Input::Bytes(&bytes_of(&before, Format::F32))),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
-            let left = kernels.run(index, &[("rows", rows.len())], &given);
+            let left = kernels.run(index, &[("rows", rows.len())], &bindings);
             for (bytes, (expected, bound)) in
                 left.iter().zip([(&tail, 0.0), (&state, 4e-6), (&expected, 4e-6)])
             {

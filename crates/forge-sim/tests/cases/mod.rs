@@ -1,14 +1,14 @@
 //! Recordings that dispatch a spec with buffers of exactly the required size and plausible contents
-//! ([`given`]).
+//! ([`inputs`]).
 
 pub(crate) mod experts;
-mod given;
+mod inputs;
 
 use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
-use given::{Content, capacity};
+use inputs::{Content, capacity};
 use std::collections::BTreeMap;
 
 /// A kernel, and its dispatches with their rows.

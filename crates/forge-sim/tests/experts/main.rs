@@ -124,7 +124,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         (numbers(rows * width, 3), numbers(rows * route.logits(), 4), numbers(rows * width, 5));
     let routes: Vec<(Vec<usize>, Vec<f64>)> =
         logits.chunks(route.logits()).map(|logits| routed(route, logits, &[], &[])).collect();
-    let wanted = |row: usize, factor: f64| -> Vec<f64> {
+    let expected = |row: usize, factor: f64| -> Vec<f64> {
         let x: Vec<f64> = x[row * width..][..width].iter().map(|x| f64::from(*x)).collect();
         let product = |matrix: &[f32], stride: usize, at: usize, x: &[f64]| -> f64 {
             matrix[at * stride..].iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()
@@ -146,9 +146,12 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         }
         out
     };
-    let near = |found: &[f32], wanted: &[f64]| {
-        for (found, wanted) in found.iter().zip(wanted) {
-            assert!((f64::from(*found) - wanted).abs() < 2e-5 * wanted.abs().max(1.0), "{found} {wanted}");
+    let near = |found: &[f32], expected: &[f64]| {
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(
+                (f64::from(*found) - expected).abs() < 2e-5 * expected.abs().max(1.0),
+                "{found} {expected}"
+            );
         }
     };
     // Several rows, with the routes given.
@@ -209,7 +212,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     }
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let y = sim.memory.read_floats(y_id);
-    (0..rows).for_each(|row| near(&y[row * width..][..width], &wanted(row, 1.0)));
+    (0..rows).for_each(|row| near(&y[row * width..][..width], &expected(row, 1.0)));
     // One row with fused routing, a deferred norm, and sums of squares for the next step.
     let mut sim = Sim::new(&program).unwrap();
     let parts = numbers(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
@@ -248,11 +251,11 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         .collect();
     sim.dispatch("kernel_3", &bound, &[1], grid);
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
-    let (y, wanted) = (sim.memory.read_floats(y_id), wanted(0, factor));
-    near(&y, &wanted);
-    let gained: Vec<f64> = wanted.iter().zip(&gain).map(|(y, gain)| y * f64::from(*gain)).collect();
+    let (y, expected) = (sim.memory.read_floats(y_id), expected(0, factor));
+    near(&y, &expected);
+    let gained: Vec<f64> = expected.iter().zip(&gain).map(|(y, gain)| y * f64::from(*gain)).collect();
     near(&sim.memory.read_floats(gained_id), &gained);
     let left: f64 = sim.memory.read_floats(left_id).iter().map(|x| f64::from(*x)).sum();
-    let all: f64 = wanted.iter().map(|y| y * y).sum();
+    let all: f64 = expected.iter().map(|y| y * y).sum();
     assert!((left - all).abs() < 1e-4 * all, "{left} {all}");
 }

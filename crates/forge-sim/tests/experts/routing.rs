@@ -136,8 +136,8 @@ fn routing_matches_the_reference_exactly() {
                 assert!(found[chosen..].iter().any(|bits| f32::from_bits(*bits).is_nan()), "{route:?}");
                 continue;
             }
-            let (wanted, weights) = routed(route, own, &correction, &scale);
-            assert_eq!(found_experts, wanted, "{route:?} row {row}");
+            let (expected, weights) = routed(route, own, &correction, &scale);
+            assert_eq!(found_experts, expected, "{route:?} row {row}");
             for (bits, weight) in found[chosen..].iter().zip(weights) {
                 let found = f64::from(f32::from_bits(*bits));
                 assert!(
@@ -194,10 +194,10 @@ fn fused_routing_matches_the_routing_kernel() {
                 [logits, &correction, &scale, &weights_of, &[1.0]].map(|of| sim.memory.floats(of).unwrap());
             let [apart, within, y] =
                 [2 * places, 2 * places, places].map(|words| sim.memory.unwritten(words * 4).unwrap());
-            let mut given = vec![logits.read()];
-            given.extend(route.correction.then(|| correction.read()));
-            given.extend(route.scale.then(|| scale.read()));
-            let alone = [&given[..], &[apart.write()]].concat();
+            let mut inputs = vec![logits.read()];
+            inputs.extend(route.correction.then(|| correction.read()));
+            inputs.extend(route.scale.then(|| scale.read()));
+            let alone = [&inputs[..], &[apart.write()]].concat();
             sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
             let experts = route.experts + route.shared;
             let [none_cached, all_cached] =
@@ -207,7 +207,7 @@ fn fused_routing_matches_the_routing_kernel() {
             for (weights, expert_slots, places) in [(nowhere, none_cached, 1), (weights, all_cached, places)]
             {
                 let [weights, x, y] = [weights.read(), x.read(), y.write()];
-                let inner = [&[weights, expert_slots], &given[..], &[within.write(), x, y]].concat();
+                let inner = [&[weights, expert_slots], &inputs[..], &[within.write(), x, y]].concat();
                 sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
                 sim.barrier();
                 assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());

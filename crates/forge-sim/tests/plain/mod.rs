@@ -185,7 +185,7 @@ fn packed(bits: Bits, codes: &[u8]) -> Vec<u8> {
 }
 
 /// An expected value, and the magnitude of the summed terms.
-pub(crate) type Wanted = (f64, f64);
+pub(crate) type Expected = (f64, f64);
 
 /// Kernels of one program.
 pub(crate) struct Bench {
@@ -220,13 +220,13 @@ impl Bench {
         &self,
         index: usize,
         rows: usize,
-        mut given: impl FnMut(&str) -> Input,
+        mut input_of: impl FnMut(&str) -> Input,
     ) -> Vec<Vec<u32>> {
         let Instance { name, spec, decl, .. } = &self.instances[index];
         let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
         let mut bound: Vec<(BufferId, Bound)> = Vec::new();
         for buffer in &decl.buffers {
-            let id = match given(&buffer.name) {
+            let id = match input_of(&buffer.name) {
                 Input::Bytes(bytes) => sim.memory.bytes(&bytes),
                 Input::Numbers(numbers) => sim.memory.floats(&numbers),
                 Input::Words(words) => sim.memory.words(&words),
@@ -238,9 +238,9 @@ impl Bench {
         let scalars = [("rows", rows as u32), ("first", FIRST)];
         let groups = decl.grid.each_ref().map(|axis| axis.eval(&scalars).unwrap_or(0));
         let bindings: Vec<Bound> = bound.iter().map(|(_, bound)| *bound).collect();
-        let given = |name: &String| scalars.iter().find(|(known, _)| known == name).map_or(0, |it| it.1);
-        let given: Vec<u32> = decl.scalars.iter().map(given).collect();
-        sim.dispatch(name, &bindings, &given, groups);
+        let value = |name: &String| scalars.iter().find(|(known, _)| known == name).map_or(0, |it| it.1);
+        let values: Vec<u32> = decl.scalars.iter().map(value).collect();
+        sim.dispatch(name, &bindings, &values, groups);
         assert!(sim.faults().is_empty(), "{rows} rows of {spec:?}: {:?}", sim.faults());
         let written = decl.buffers.iter().zip(&bound).filter(|(buffer, _)| buffer.written);
         written.map(|(_, (id, _))| sim.memory.read_words(*id)).collect()
@@ -252,13 +252,13 @@ pub(crate) fn numbers_of(words: &[u32]) -> Vec<f32> {
 }
 
 /// Compares values, with a tolerance relative to the magnitude of their terms.
-pub(crate) fn compare(what: &str, got: &[f32], wanted: &[Wanted], tolerance: f64) {
-    assert_eq!(got.len(), wanted.len(), "{what}");
-    for (index, (&got, &(wanted, size))) in got.iter().zip(wanted).enumerate() {
-        let error = (f64::from(got) - wanted).abs();
+pub(crate) fn compare(what: &str, got: &[f32], expected: &[Expected], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (index, (&got, &(expected, size))) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
         assert!(
             error <= tolerance * size,
-            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
+            "{what}: number {index} is {got}, not {expected} ({error:e} of {size})"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Matmuls by the definition, with tolerances.
 
-use crate::plain::{Bench, FIRST, Input, Random, Wanted, compare, numbers_of, stored};
+use crate::plain::{Bench, Expected, FIRST, Input, Random, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_kernels::spec::{LinearKernel, Operand};
 use forge_ops::{Activation, Epilogue, Gating, InlineNorm, UnaryOp};
@@ -32,12 +32,12 @@ fn products(
     x: &[f32],
     (squares, x_gain): (&[f32], &[f32]),
     bias: &[f32],
-) -> Vec<Wanted> {
+) -> Vec<Expected> {
     let own = |_: &InlineNorm| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    let left = || squares.iter().map(|&square| f64::from(square)).sum::<f64>();
+    let outputs = || squares.iter().map(|&square| f64::from(square)).sum::<f64>();
     let epsilon = it.op.norm.map(|norm| norm.epsilon).or(it.op.own_norm.map(|norm| norm.epsilon));
     let factor = epsilon.map_or(1.0, |epsilon| {
-        let sum = it.op.own_norm.as_ref().map_or_else(left, own);
+        let sum = it.op.own_norm.as_ref().map_or_else(outputs, own);
         1.0 / (sum / it.op.inputs as f64 + f64::from(epsilon)).sqrt()
     });
     let has_gain = it.op.own_norm.is_some_and(|norm| norm.gain);
@@ -141,7 +141,7 @@ fn check_one(
     let before = random.numbers(rows * width);
     let of = if let Epilogue::Multiply { of } = it.op.epilogue { of } else { 0 };
     let factors = random.numbers(of);
-    let left = bench.run(index, rows, |name| match name {
+    let outputs = bench.run(index, rows, |name| match name {
         "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
         "weight_scales" => Input::Bytes(weights.planes[1].clone()),
         "bias" => Input::Numbers(bias.clone()),
@@ -163,17 +163,17 @@ fn check_one(
         other => panic!("{what} has a buffer `{other}`"),
     });
     let results = products(it, rows, &weights.values, &x, (&squares, &x_gain), &bias);
-    let wanted: Vec<Wanted> = match it.op.epilogue {
+    let expected: Vec<Expected> = match it.op.epilogue {
         Epilogue::Store | Epilogue::Best { .. } => results,
         Epilogue::Add | Epilogue::AddSquares(_) => {
-            let added = |(&(sum, size), &before): (&Wanted, &f32)| {
+            let added = |(&(sum, size), &before): (&Expected, &f32)| {
                 (sum + f64::from(before), size + f64::from(before).abs())
             };
             results.iter().zip(&before).map(added).collect()
         }
         Epilogue::Multiply { .. } => {
             let factors = factors[FIRST as usize..].iter().map(|&factor| f64::from(factor));
-            let times = |(&(sum, size), factor): (&Wanted, f64)| (sum * factor, size * factor.abs());
+            let times = |(&(sum, size), factor): (&Expected, f64)| (sum * factor, size * factor.abs());
             results.iter().zip(factors).map(times).collect()
         }
         // The effect of an error of the gate: the slope of an activation is at most 1.13.
@@ -192,25 +192,25 @@ fn check_one(
         Operand::F16 => HALVES,
         Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(SINGLES),
     };
-    let y = numbers_of(&left[0]);
-    compare(&what, &y, &wanted, tolerance);
+    let y = numbers_of(&outputs[0]);
+    compare(&what, &y, &expected, tolerance);
     match it.op.epilogue {
         Epilogue::AddSquares(leaves) => {
             if leaves.gain {
                 let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
-                assert_eq!(numbers_of(&left[1]), product, "{what}");
+                assert_eq!(numbers_of(&outputs[1]), product, "{what}");
             }
-            let mut parts: Vec<Wanted> = y
+            let mut parts: Vec<Expected> = y
                 .chunks(outputs_of_a_threadgroup(it))
                 .map(|part| part.iter().map(|&y| f64::from(y) * f64::from(y)).sum())
                 .map(|sum: f64| (sum, sum))
                 .collect();
             parts.resize(leaves.partials, (0.0, 0.0));
-            compare(&what, &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
+            compare(&what, &numbers_of(&outputs[outputs.len() - 1]), &parts, 1e-6);
         }
         Epilogue::Best { .. } => {
             let each = outputs_of_a_threadgroup(it);
-            for (group, (part, candidate)) in y.chunks(each).zip(left[1].chunks(2)).enumerate() {
+            for (group, (part, candidate)) in y.chunks(each).zip(outputs[1].chunks(2)).enumerate() {
                 let best = part.iter().map(|&y| key(y)).max().unwrap_or(0);
                 let first = part.iter().position(|&y| key(y) == best).unwrap_or(0) + group * each;
                 assert_eq!(candidate, [best, first as u32], "{what}");

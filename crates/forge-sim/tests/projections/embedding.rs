@@ -29,7 +29,7 @@ fn embedding_lookup_matches_the_reference() {
             let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
             let rows = ids.len();
             let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
-            let left = bench.run(index, rows, |name| match name {
+            let outputs = bench.run(index, rows, |name| match name {
                 "table_values" | "table_codes" => Input::Bytes(table.planes[0].clone()),
                 "table_scales" => Input::Bytes(table.planes[1].clone()),
                 "ids" => Input::Words(ids.clone()),
@@ -39,23 +39,23 @@ fn embedding_lookup_matches_the_reference() {
                 _ => Input::Uninitialized(rows * width),
             });
             // An id outside the table reads row 0.
-            let wanted: Vec<f32> = ids
+            let expected: Vec<f32> = ids
                 .iter()
                 .map(|&id| if id < 9 { id as usize } else { 0 })
                 .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
                 .zip(&before)
                 .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
                 .collect();
-            assert_eq!(numbers_of(&left[0]), wanted, "{it:?}");
+            assert_eq!(numbers_of(&outputs[0]), expected, "{it:?}");
             let Some(squares) = it.squares else { continue };
             if squares.gain {
-                let gained: Vec<f32> = wanted.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
-                assert_eq!(numbers_of(&left[1]), gained, "{it:?}");
+                let gained: Vec<f32> = expected.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
+                assert_eq!(numbers_of(&outputs[1]), gained, "{it:?}");
             }
-            let sum: f64 = wanted.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let sum: f64 = expected.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
             let mut parts = vec![(0.0, 0.0); squares.partials];
             parts[0] = (sum, sum);
-            compare(&format!("{it:?}"), &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
+            compare(&format!("{it:?}"), &numbers_of(&outputs[outputs.len() - 1]), &parts, 1e-6);
         }
     }
 }

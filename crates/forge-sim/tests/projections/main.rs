@@ -223,10 +223,10 @@ fn argmax_ties_go_to_the_lowest_index() {
         pairs[it.candidates..].iter_mut().for_each(|pair| pair[0] = 0);
         let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
         let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);
-        let left = bench.run(index, 2, |name| match name {
+        let outputs = bench.run(index, 2, |name| match name {
             "candidates" => Input::Words(pairs.concat()),
             _ => Input::Uninitialized(2),
         });
-        assert_eq!(left[0], [first, 0], "{it:?}");
+        assert_eq!(outputs[0], [first, 0], "{it:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Per-head matrices in both directions, against plain f64.
 
 use crate::formats;
-use crate::plain::{Bench, Input, Random, Wanted, compare, numbers_of, stored};
+use crate::plain::{Bench, Expected, Input, Random, compare, numbers_of, stored};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
 use forge_ops::PerHeadLinear;
@@ -38,7 +38,7 @@ fn per_head_linear_matches_the_reference() {
                 let x = random.numbers(rows * it.op.pitch);
                 let (takes, gives) =
                     if it.op.transposed { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
-                let left = bench.run(index, rows, |name| match name {
+                let outputs = bench.run(index, rows, |name| match name {
                     "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
                     "weight_scales" => Input::Bytes(weights.planes[1].clone()),
                     "x" => Input::Numbers(x.clone()),
@@ -60,10 +60,10 @@ fn per_head_linear_matches_the_reference() {
                     }
                     (sum, size)
                 };
-                let wanted: Vec<Wanted> = (0..rows * it.op.heads * gives)
+                let expected: Vec<Expected> = (0..rows * it.op.heads * gives)
                     .map(|at| product(at / gives / it.op.heads, at / gives % it.op.heads, at % gives))
                     .collect();
-                compare(&format!("{rows} rows of {it:?}"), &numbers_of(&left[0]), &wanted, 1e-6);
+                compare(&format!("{rows} rows of {it:?}"), &numbers_of(&outputs[0]), &expected, 1e-6);
             }
         }
     }

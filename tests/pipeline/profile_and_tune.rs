@@ -12,7 +12,7 @@ fn tunable() -> impl Iterator<Item = &'static Built> {
 }
 
 /// The result of a job without generation.
-fn measured(built: &Built, more: Value) -> Value {
+fn run_job(built: &Built, more: Value) -> Value {
     let mut job = json!({ "model": built.name(), "host": "whole", "metallib": false, "requests": [] });
     for (key, value) in more.as_object().into_iter().flatten() {
         job[key] = value.clone();
@@ -26,7 +26,7 @@ fn measured(built: &Built, more: Value) -> Value {
 fn profile_times_every_step() {
     for built in emulated().0.into_iter().take(3) {
         let info = built.json(&["info", "--json", "--ctx-size", "20"]);
-        let found = &measured(built, json!({ "profile": true }))["profiles"];
+        let found = &run_job(built, json!({ "profile": true }))["profiles"];
         assert_eq!(found["violations"], json!([]), "{}: {found}", built.name());
         let steps =
             |profile: usize| found["profiles"][profile]["steps"].as_array().cloned().unwrap_or_default();
@@ -40,8 +40,7 @@ fn profile_times_every_step() {
 
 /// The layouts chosen with these modified kernels, until tuning is complete.
 fn chosen(built: &Built, replacements: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
-    let found =
-        &measured(built, json!({ "tune": { "replacements": replacements, "until": until } }))["tuned"];
+    let found = &run_job(built, json!({ "tune": { "replacements": replacements, "until": until } }))["tuned"];
     assert_eq!(found["violations"], json!([]), "{found}");
     found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
@@ -77,7 +76,7 @@ fn candidate_layouts_match_the_planned_layouts() {
 
 /// One wrong kernel of each kind: the name of the plan's kernel, some source of its candidates, and the
 /// modified source.
-const WRONG: [(&str, &[[&str; 3]]); 2] = [
+const MUTATED_KERNELS: [(&str, &[[&str; 3]]); 2] = [
     (
         "llama",
         &[
@@ -97,7 +96,7 @@ const WRONG: [(&str, &[[&str; 3]]); 2] = [
 
 #[test]
 fn tune_reports_and_excludes_layouts_with_wrong_results() {
-    for (model, wrong) in WRONG {
+    for (model, wrong) in MUTATED_KERNELS {
         let Some(built) = tunable().find(|built| built.model == model) else { continue };
         let text =
             std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");

@@ -1,12 +1,12 @@
 //! Weights that are repacked in the background during generation. The tokens are those of mapped weights
 //! before, during and after the repacking.
 
-use tests::{all_built, id_list, shared_out};
+use tests::{all_built, id_list, parallel_map};
 
 #[test]
 fn output_is_independent_of_weight_copying() {
     let prompt = id_list(&(0..9).map(|index| index * index * 31 % 60).collect::<Vec<u32>>());
-    shared_out(all_built().iter(), |built| {
+    parallel_map(all_built().iter(), |built| {
         for sampling in [["--temperature", "0"], ["--temperature", "1"]] {
             let of_a_text = ["generate", "--token-ids", &prompt, "-n", "24", "--seed", "5", "--ignore-eos"];
             let arguments = [&of_a_text[..], &sampling].concat();

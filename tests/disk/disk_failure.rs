@@ -1,7 +1,7 @@
 //! A disk that fails while experts are streamed from it: running requests get an error, and the server
 //! continues.
 
-use crate::breakable::Disk;
+use crate::fuse_disk::Disk;
 use crate::http::OpenResponse;
 use crate::server::Server;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tempfile::TempDir;
-use tests::{Work, build_together, compile_server, model, run, scratch};
+use tests::{OptLevel, build_together, compile_server, model, run, scratch};
 
 const MODEL: &str = "qwen3_moe";
 const WEIGHTS: &str = "weights.safetensors";
@@ -38,7 +38,7 @@ fn built() -> &'static Program {
         let name = format!("{}-served", MODEL.replace('_', "-"));
         let directory = workspace.join(&name);
         compile_server(&model(MODEL), &["--quant", "f32"], &directory);
-        let mut programs = build_together(&workspace, [name.clone()].into_iter(), Work::Little);
+        let mut programs = build_together(&workspace, [name.clone()].into_iter(), OptLevel::Little);
         let program = programs.remove(&name).expect("it was built");
         let experts = format!("stream:{}", minimum_cache_bytes(&program));
         let ids = request(false)["prompt"].to_string();
@@ -101,7 +101,7 @@ fn assert_stream_failed(built: &Program, text: &str, error: Option<String>, reas
 
 /// Asserts that requests on the dead disk get an error, and that the server stays alive.
 fn assert_server_survives(server: &Server, reason: &str) {
-    let response = server.ask(&request(false)).response();
+    let response = server.post(&request(false)).response();
     assert_eq!(response.status, 500, "{}", response.body);
     let error = response.json()["error"]["message"].to_string();
     assert!(error.contains(reason), "{reason:?} should be in {error}");
@@ -161,14 +161,14 @@ fn disk_failure_fails_the_request_and_the_server_continues() {
 
     disk.fail_after(reads / 2);
     let mut text = String::new();
-    let error = read_stream(server.ask(&request(true)), &mut text);
+    let error = read_stream(server.post(&request(true)), &mut text);
     assert_stream_failed(built, &text, error, "Input/output error");
     assert_server_survives(&server, "Input/output error");
 
     disk.recover();
     assert_eq!(server.text(&request(false)), built.text);
     let mut text = String::new();
-    assert_eq!(read_stream(server.ask(&request(true)), &mut text), None);
+    assert_eq!(read_stream(server.post(&request(true)), &mut text), None);
     assert_eq!(text, built.text);
     server.stop();
 }
@@ -193,7 +193,7 @@ fn truncated_weights_fail_the_request_and_the_server_continues() {
     assert_eq!(server.text(&request(false)), built.text);
     assert_disk_metrics(&server);
 
-    let mut stream = server.ask(&request(true));
+    let mut stream = server.post(&request(true));
     let mut text = String::new();
     for _ in 0..3 {
         let data = stream.event().expect("the text has begun");

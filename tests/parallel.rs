@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 /// The results of `work` in the order of the items. A panic of `work` is propagated.
-pub fn shared_out<T: Send, R: Send>(
+pub fn parallel_map<T: Send, R: Send>(
     items: impl Iterator<Item = T> + Send,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {

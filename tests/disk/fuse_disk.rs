@@ -42,7 +42,7 @@ impl Disk {
         let state = Arc::new(State { reads: AtomicU64::new(0), fails_at: AtomicU64::new(u64::MAX) });
         let mut config = Config::default();
         config.mount_options =
-            vec![MountOption::RO, MountOption::NoAtime, MountOption::FSName("breakable".to_owned())];
+            vec![MountOption::RO, MountOption::NoAtime, MountOption::FSName("failing".to_owned())];
         let session = fuser::spawn_mount(OneFile { bytes, state: state.clone() }, folder, &config).map_err(
             |error| format!("nothing can be mounted, for which root or fusermount3 is needed: {error}"),
         )?;

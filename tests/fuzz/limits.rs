@@ -2,7 +2,7 @@
 //!
 //! The allocator of this program counts memory per thread and fails allocations beyond the limit. Fallible
 //! allocations get an error. All others abort the process, and the file under test remains at the path given
-//! to [`watched`]. A separate thread checks the time, because a hanging thread cannot.
+//! to [`run_limited`]. A separate thread checks the time, because a hanging thread cannot.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs `work` on a file of this size, with limits. Returns the message of a panic.
-pub(crate) fn watched(file: &Path, bytes: usize, work: impl FnOnce()) -> Result<(), String> {
+pub(crate) fn run_limited(file: &Path, bytes: usize, work: impl FnOnce()) -> Result<(), String> {
     static CLOCK: Once = Once::new();
     CLOCK.call_once(|| {
         std::thread::spawn(watch_the_clock);

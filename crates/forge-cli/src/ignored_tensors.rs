@@ -6,7 +6,7 @@ use forge_ir::units::size;
 use serde_json::{Value, json};
 
 /// Prints the number and size of unused tensors; with `is_verbose`, every unused tensor and key.
-pub(crate) fn say(opened: &LoadedCheckpoint, is_verbose: bool) {
+pub(crate) fn print(opened: &LoadedCheckpoint, is_verbose: bool) {
     for note in &opened.notes {
         terminal::more(note);
     }
