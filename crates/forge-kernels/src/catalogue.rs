@@ -30,7 +30,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::Append(_) => "attention/kv_append",
         Spec::RotateAppend(_) => "attention/rope_append",
         Spec::AttendSplit(_) => "attention/attend_split",
-        Spec::AttendJoin(_) => "attention/attend_combine",
+        Spec::AttendCombine(_) => "attention/attend_combine",
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => "attention/attend_gqa_tiled",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::PerHeadLinear(each) if each.op.transposed => "mla/per_head_matmul_t",
@@ -50,11 +50,11 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::ExpertsSum(_) => "moe/down",
         Spec::ExpertsGroup(_) => "moe/build_tiles",
         Spec::ExpertsTiles(_) => "moe/grouped_gemm",
-        Spec::ExpertsJoin(_) => "moe/combine",
+        Spec::ExpertsCombine(_) => "moe/combine",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::SliceColumns(_) => "elementwise/slice_columns",
         Spec::Argmax(_) => "head/argmax",
         Spec::Sample(_) => "head/sample",
-        Spec::ArgmaxJoin(_) => "head/argmax_combine",
+        Spec::ArgmaxCombine(_) => "head/argmax_combine",
     }
 }

@@ -20,14 +20,14 @@ use crate::mla::context::{
     ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
-use crate::moe::grouped::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
+use crate::moe::grouped::{GroupContext, JoinContext as ExpertsCombineContext, TilesContext};
 use crate::norm::context::{
     ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, SliceContext,
 };
 pub(crate) use crate::recurrent::context::LANES;
 use crate::recurrent::context::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, GatedRmsNormContext};
 use crate::spec::Spec;
-use forge_ops::{Argmax, ArgmaxJoin, Embed, Sample};
+use forge_ops::{Argmax, ArgmaxCombine, Embed, Sample};
 
 /// Threadgroup memory in bytes that allows at least two threadgroups per core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
@@ -74,7 +74,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::Append(append) => value(AppendContext::of(base, append)),
         Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
         Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
-        Spec::AttendJoin(join) => value(JoinContext::of(base, join)),
+        Spec::AttendCombine(join) => value(JoinContext::of(base, join)),
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {
             value(GroupedContext::of(base, attend))
         }
@@ -94,12 +94,12 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::ExpertsSum(sum) => value(SumContext::of(base, sum)),
         Spec::ExpertsGroup(group) => value(GroupContext::of(base, group)),
         Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
-        Spec::ExpertsJoin(join) => value(ExpertsJoinContext::of(base, join)),
+        Spec::ExpertsCombine(join) => value(ExpertsCombineContext::of(base, join)),
         Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
         Spec::SliceColumns(take) => value(SliceContext::of(base, take)),
         Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
         Spec::Sample(sample) => value(SampleContext::of(base, sample)),
-        Spec::ArgmaxJoin(join) => value(ArgmaxJoinContext::of(base, join)),
+        Spec::ArgmaxCombine(join) => value(ArgmaxCombineContext::of(base, join)),
     }
 }
 
@@ -325,19 +325,19 @@ impl<'a> SampleContext<'a> {
 }
 
 #[derive(Serialize)]
-struct ArgmaxJoinContext<'a> {
+struct ArgmaxCombineContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a ArgmaxJoin,
+    spec: &'a ArgmaxCombine,
     threads: usize,
     simdgroups: usize,
 }
 
-impl<'a> ArgmaxJoinContext<'a> {
-    fn of(base: Base<'a>, spec: &'a ArgmaxJoin) -> ArgmaxJoinContext<'a> {
+impl<'a> ArgmaxCombineContext<'a> {
+    fn of(base: Base<'a>, spec: &'a ArgmaxCombine) -> ArgmaxCombineContext<'a> {
         let threads = (spec.candidates / 4).next_power_of_two().clamp(32, 1024);
-        ArgmaxJoinContext { base, spec, threads, simdgroups: threads / 32 }
+        ArgmaxCombineContext { base, spec, threads, simdgroups: threads / 32 }
     }
 }
 

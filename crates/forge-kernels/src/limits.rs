@@ -142,7 +142,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 || "small enough to fit in 8 KiB: use rotate_append".to_owned(),
             )
         }
-        Spec::AttendJoin(join) => {
+        Spec::AttendCombine(join) => {
             limits.positive("the number of query heads", join.query_heads)?;
             limits.positive("the head's width", join.width)?;
             limits.holds("the head's width", join.width, join.width <= WIDEST_JOIN, || {
@@ -164,7 +164,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::ExpertsSum(sum) => limits.experts_sum(sum),
         Spec::ExpertsGroup(group) => limits.experts_group(group),
         Spec::ExpertsTiles(tiles) => limits.experts_tiles(tiles),
-        Spec::ExpertsJoin(join) => limits.experts_join(join),
+        Spec::ExpertsCombine(join) => limits.experts_combine(join),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
@@ -184,7 +184,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 "below 2^32, the range of token ids".to_owned()
             })
         }
-        Spec::ArgmaxJoin(join) => {
+        Spec::ArgmaxCombine(join) => {
             limits.positive("the number of candidates", join.candidates)?;
             limits.holds("the number of candidates", join.candidates, fits_word(2 * join.candidates), || {
                 "below 2^31, since their words are indexed in 32 bits".to_owned()

@@ -4,8 +4,8 @@
 //! instances by comparing specs.
 
 use forge_ops::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeltaChunks, DeltaRule, DeltaStep,
-    Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles,
+    Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep,
+    Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
     GatedRmsNorm, KernelOp, LatentAppend, LatentAttend, LayerNorm, Linear, MlaAttentionExpanded,
     MlaLoadLatents, NormAdd, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Sample, SliceColumns,
 };
@@ -81,7 +81,7 @@ pub enum Spec {
     /// Split-KV attention for small batches.
     AttendSplit(AttendKernel),
     /// Combines the KV splits of [`Spec::AttendSplit`].
-    AttendJoin(AttendJoin),
+    AttendCombine(AttendCombine),
     /// Tiled attention for many rows, with an online softmax.
     AttendTiled(AttendKernel),
     /// Per-head matmul: each head's matrix times its part of x.
@@ -115,7 +115,7 @@ pub enum Spec {
     /// Grouped expert GEMM over tiles.
     ExpertsTiles(ExpertsTilesKernel),
     /// Weighted sum of expert outputs.
-    ExpertsJoin(ExpertsJoin),
+    ExpertsCombine(ExpertsCombine),
     /// Elementwise function of one or two vectors.
     Elementwise(Elementwise),
     /// Column slice of wider rows.
@@ -125,7 +125,7 @@ pub enum Spec {
     /// A sampled token id of each row.
     Sample(Sample),
     /// Argmax of the candidates that [`Epilogue::Best`] wrote.
-    ArgmaxJoin(ArgmaxJoin),
+    ArgmaxCombine(ArgmaxCombine),
 }
 
 impl Spec {
@@ -141,7 +141,7 @@ impl Spec {
             Spec::Append(op) => (*op).into(),
             Spec::RotateAppend(op) => op.clone().into(),
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
-            Spec::AttendJoin(op) => (*op).into(),
+            Spec::AttendCombine(op) => (*op).into(),
             Spec::PerHeadLinear(kernel) => kernel.op.into(),
             Spec::LatentAppend(op) => op.clone().into(),
             Spec::LatentAttend(op) => op.clone().into(),
@@ -157,12 +157,12 @@ impl Spec {
             Spec::ExpertsSum(kernel) => kernel.op.into(),
             Spec::ExpertsGroup(op) => (*op).into(),
             Spec::ExpertsTiles(kernel) => kernel.op.into(),
-            Spec::ExpertsJoin(op) => (*op).into(),
+            Spec::ExpertsCombine(op) => (*op).into(),
             Spec::Elementwise(op) => (*op).into(),
             Spec::SliceColumns(op) => (*op).into(),
             Spec::Argmax(op) => (*op).into(),
             Spec::Sample(op) => (*op).into(),
-            Spec::ArgmaxJoin(op) => (*op).into(),
+            Spec::ArgmaxCombine(op) => (*op).into(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Spec {
             }
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.op.epilogue != Epilogue::Store,
-            (Spec::ExpertsJoin(join), "y") => join.adds,
+            (Spec::ExpertsCombine(join), "y") => join.adds,
             (Spec::GatedRmsNorm(_), "heads") => true,
             _ => false,
         }

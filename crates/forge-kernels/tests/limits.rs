@@ -8,9 +8,9 @@ use forge_kernels::spec::{
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 use forge_ops::{
-    Activation, Append, Argmax, Attend, AttendJoin, DeferredNorm, Elementwise, Embed, Epilogue, ExpertsGroup,
-    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format, Function, Gating, Groups, HeadNorm,
-    InlineNorm, KvSource, LatentAppend, LatentAttend, Linear, LongContext, MlaAttentionExpanded,
+    Activation, Append, Argmax, Attend, AttendCombine, DeferredNorm, Elementwise, Embed, Epilogue,
+    ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Function, Gating, Groups,
+    HeadNorm, InlineNorm, KvSource, LatentAppend, LatentAttend, Linear, LongContext, MlaAttentionExpanded,
     MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Rotation, Route, Sample,
     Scores, Squares, UnaryOp,
 };
@@ -93,7 +93,7 @@ fn rejects_impossible_sizes() {
                 squares: Some(Squares { partials: 0, gain: true }),
             }),
         ),
-        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
+        rejection("a", Spec::AttendCombine(AttendCombine { query_heads: 0, width: 8, gates: None })),
         rejection("a", attend(4, 2, 7, Format::F16, 1.0)),
         rejection("a", attend(4, 2, 384, Format::F16, 1.0)),
         rejection("a", attend(5, 2, 64, Format::F16, 1.0)),
@@ -398,8 +398,8 @@ fn rejects_impossible_experts() {
         Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { inputs: 1 << 24, outputs: 1 << 13, ..op })),
         Spec::ExpertsTiles(tiles().with_layout(|layout| ExpertsTileLayout { tile_outputs: 24, ..layout })),
         Spec::ExpertsTiles(tiles().with_op(|op| ExpertsTiles { tile_rows: 64, ..op })),
-        Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
-        Spec::ExpertsJoin(ExpertsJoin { chosen: 16, width: 1 << 30, adds: false }),
+        Spec::ExpertsCombine(ExpertsCombine { chosen: 33, width: 64, adds: false }),
+        Spec::ExpertsCombine(ExpertsCombine { chosen: 16, width: 1 << 30, adds: false }),
     ];
     let cases: Vec<String> = cases.into_iter().map(|spec| rejection("a", spec)).collect();
     insta::assert_snapshot!(cases.join("\n"), @r"
@@ -590,7 +590,7 @@ fn rejects_impossible_mla() {
         unfolded(|attend| attend.layout.tile = 24),
         unfolded(|attend| attend.layout.operand = Operand::F16),
         unfolded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
-        rejection("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
+        rejection("a", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];

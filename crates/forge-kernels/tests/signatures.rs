@@ -130,7 +130,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(attend.op.ring, "rows context capacity splits", "rows context splits");
             (names, scalars, grid)
         }
-        Spec::AttendJoin(join) => {
+        Spec::AttendCombine(join) => {
             let gates = if join.gates.is_some() { " gates" } else { "" };
             (
                 buffers(&format!("partials{gates} *heads")),
@@ -272,7 +272,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let outputs = tiles.op.outputs.div_ceil(tiles.layout.tile_outputs).to_string();
             (names, "rows", grid(pairs, &outputs, "1"))
         }
-        Spec::ExpertsJoin(join) => {
+        Spec::ExpertsCombine(join) => {
             (buffers("routes each *y"), "rows", grid(join.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Elementwise(elementwise) => {
@@ -287,7 +287,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
         Spec::Sample(_) => (buffers("logits draws *ids"), "rows", grid(rows(), "1", "1")),
-        Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
+        Spec::ArgmaxCombine(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
     }
 }
 

@@ -9,12 +9,12 @@ use forge_kernels::spec::{
 };
 use forge_kernels::{Spec, assemble, render};
 use forge_ops::{
-    Activation, Append, Argmax, ArgmaxJoin, Attend, AttendJoin, CausalConv, DeferredNorm, DeltaChunks,
-    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Format, Function, GatedRmsNorm, Gates, Gating, Groups, HeadNorm, InlineNorm, KvSource,
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear, MlaAttentionExpanded,
-    MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Rotation, Route, Sample,
-    Scores, SliceColumns, Squares, UnaryOp,
+    Activation, Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner,
+    ExpertsSum, ExpertsTiles, Format, Function, GatedRmsNorm, Gates, Gating, Groups, HeadNorm, InlineNorm,
+    KvSource, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear,
+    MlaAttentionExpanded, MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend,
+    Rotation, Route, Sample, Scores, SliceColumns, Squares, UnaryOp,
 };
 
 fn snapshot(name: &str, spec: Spec) {
@@ -178,7 +178,7 @@ fn attention() {
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
     let gates = Some(Gates { pitch: 48, first: 32 });
-    snapshot("attend_join_gated", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 4, gates }));
+    snapshot("attend_combine_gated", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 4, gates }));
     let rotation = Rotation::none();
     let still = RotateAppend { rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
@@ -200,7 +200,10 @@ fn attention() {
         ..op
     });
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
-    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80, gates: None }));
+    snapshot(
+        "attend_combine",
+        Spec::AttendCombine(AttendCombine { query_heads: 16, width: 80, gates: None }),
+    );
     snapshot("attend_tiled", Spec::AttendTiled(common::attend(16, 8, 128, cache)));
     let odd = common::attend(9, 1, 6, Format::F32).with_op(|op| Attend {
         window: Some(40),
@@ -286,7 +289,7 @@ fn convolutions_and_delta_rules() {
 fn argmax() {
     snapshot("argmax", Spec::Argmax(Argmax { vocabulary: 151_936 }));
     snapshot("sample", Spec::Sample(Sample { vocabulary: 151_936 }));
-    snapshot("argmax_join", Spec::ArgmaxJoin(ArgmaxJoin { candidates: 4748 }));
+    snapshot("argmax_combine", Spec::ArgmaxCombine(ArgmaxCombine { candidates: 4748 }));
 }
 
 #[test]
@@ -419,7 +422,7 @@ fn experts() {
         Spec::ExpertsTiles(down.with_layout(|layout| ExpertsTileLayout { operand: Operand::F32, ..layout })),
     );
     snapshot("experts_group", Spec::ExpertsGroup(ExpertsGroup { experts: 128, chosen: 8, tile_rows: 32 }));
-    snapshot("experts_join", Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width: 2048, adds: true }));
+    snapshot("experts_combine", Spec::ExpertsCombine(ExpertsCombine { chosen: 8, width: 2048, adds: true }));
     snapshot("route", Spec::Route(route));
     let groups = Some(Groups { count: 8, kept: 4, best: 2 });
     let of_groups =

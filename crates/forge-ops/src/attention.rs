@@ -201,7 +201,7 @@ pub struct Attend {
 ///
 /// Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query heads, rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AttendJoin {
+pub struct AttendCombine {
     /// Query heads.
     pub query_heads: usize,
     /// Elements of a head.

@@ -25,7 +25,7 @@ pub struct Sample {
 ///
 /// Scalars: rows. Buffers: candidates, ids. Grid: rows. Ties go to the lowest id; key 0 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct ArgmaxJoin {
+pub struct ArgmaxCombine {
     /// Candidates of a row.
     pub candidates: usize,
 }

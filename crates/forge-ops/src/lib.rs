@@ -24,18 +24,18 @@ mod rotation;
 
 pub use crate::activation::{Activation, Gating, UnaryOp};
 pub use crate::attention::{
-    Append, Attend, AttendJoin, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
+    Append, Attend, AttendCombine, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
 };
 pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
 pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
-pub use crate::head::{Argmax, ArgmaxJoin, Sample};
+pub use crate::head::{Argmax, ArgmaxCombine, Sample};
 pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear};
 pub use crate::mla::{
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
     PerHeadLinear,
 };
 pub use crate::moe::{
-    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Groups, Route, Scores,
+    ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Groups, Route, Scores,
 };
 pub use crate::norm::{LayerNorm, NormAdd, RmsNorm, Squares};
 pub use crate::op::{KernelOp, OpFamily};

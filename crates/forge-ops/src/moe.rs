@@ -208,7 +208,7 @@ pub struct ExpertsTiles {
 ///
 /// The sum over a row's experts of weight · each; `each` is `[row, chosen, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct ExpertsJoin {
+pub struct ExpertsCombine {
     /// Experts per row.
     pub chosen: usize,
     /// Elements of a row of y.

@@ -1,12 +1,12 @@
 //! The list of operations.
 
-use crate::attention::{Append, Attend, AttendJoin, Rotate, RotateAppend};
+use crate::attention::{Append, Attend, AttendCombine, Rotate, RotateAppend};
 use crate::elementwise::{Elementwise, Embed, SliceColumns};
 use crate::format::Format;
-use crate::head::{Argmax, ArgmaxJoin, Sample};
+use crate::head::{Argmax, ArgmaxCombine, Sample};
 use crate::matmul::Linear;
 use crate::mla::{LatentAppend, LatentAttend, MlaAttentionExpanded, MlaLoadLatents, PerHeadLinear};
-use crate::moe::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route};
+use crate::moe::{ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route};
 use crate::norm::{LayerNorm, NormAdd, RmsNorm};
 use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 use serde::Serialize;
@@ -96,7 +96,7 @@ operations! {
     /// Attention over the KV cache.
     Attention Attend("attend");
     /// Combines the KV splits of attention.
-    Attention AttendJoin("attend_join");
+    Attention AttendCombine("attend_combine");
     /// Per-head matmul: each head's matrix times its part of x.
     Mla PerHeadLinear("per_head_linear", weights);
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
@@ -128,7 +128,7 @@ operations! {
     /// Grouped expert GEMM over tiles.
     Moe ExpertsTiles("experts_tiles", weights);
     /// Weighted sum of expert outputs.
-    Moe ExpertsJoin("experts_join");
+    Moe ExpertsCombine("experts_combine");
     /// Elementwise function of one or two vectors.
     Elementwise Elementwise("elementwise");
     /// Column slice of wider rows.
@@ -138,5 +138,5 @@ operations! {
     /// A sampled token id of each row.
     Head Sample("sample");
     /// Argmax of the candidates that a linear layer wrote.
-    Head ArgmaxJoin("argmax_join");
+    Head ArgmaxCombine("argmax_combine");
 }

@@ -161,7 +161,7 @@ impl<'a> Bound<'a> {
                 | Spec::ExpertsTiles(_),
             ) => "projects",
             Some(
-                Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_) | Spec::LatentAttend(_),
+                Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendCombine(_) | Spec::LatentAttend(_),
             ) => "attends",
             _ => "other",
         }
@@ -209,7 +209,7 @@ impl<'a> Bound<'a> {
             (Op::PerHeadLinear { weight, .. }, Some(Spec::PerHeadLinear(_))) => self.takes(step, *weight),
             (
                 Op::LatentAttention { .. },
-                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendJoin(_)),
+                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendCombine(_)),
             ) => true,
             (
                 Op::RmsNorm { gain: Some(gain), .. },
@@ -245,7 +245,7 @@ impl<'a> Bound<'a> {
             (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.op.prologue.is_some(),
             (
                 Op::Attention { .. },
-                Some(Spec::Append(_) | Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_)),
+                Some(Spec::Append(_) | Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendCombine(_)),
             ) => true,
             // Several nodes may have the same name: the n-th step of that name computes the n-th node.
             (_, Some(Spec::Elementwise(_))) if step.name == node.name => {

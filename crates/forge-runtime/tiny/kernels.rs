@@ -224,12 +224,12 @@ attend_split!(ATTEND_SPLIT, "attend_split", None, None);
 attend_split!(ATTEND_SPLIT_RING, "attend_split_ring", Some(WINDOW), Some(RING));
 
 pub static ATTEND_JOIN: Kernel = Kernel {
-    name: "attend_join",
+    name: "attend_combine",
     buffers: &["partials", "heads"],
     threads: 64,
     strips: None,
     cost: KernelCost::NONE,
-    cpu: |call| cpu::attend_join(call, &ops::AttendJoin { query_heads: 4, width: 10, gates: None }),
+    cpu: |call| cpu::attend_combine(call, &ops::AttendCombine { query_heads: 4, width: 10, gates: None }),
 };
 
 pub fn attend(

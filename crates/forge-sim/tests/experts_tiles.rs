@@ -4,7 +4,7 @@
 use forge_ir::Record;
 use forge_kernels::spec::{ExpertsTileLayout, Kernel, Operand};
 use forge_kernels::{Spec, assemble, render};
-use forge_ops::{Activation, ExpertsGroup, ExpertsJoin, ExpertsTiles, Format, Gating};
+use forge_ops::{Activation, ExpertsCombine, ExpertsGroup, ExpertsTiles, Format, Gating};
 use forge_sim::{BufferId, Program, Sim};
 
 /// A layer's sizes, and whether it has biases and clamped gates.
@@ -148,12 +148,12 @@ fn wide(numbers: &[f32]) -> Vec<f64> {
 fn expert_gemm_matches_the_reference() {
     for layer in LAYERS {
         let Layer { rows, experts, chosen, width, inner, biased, .. } = layer;
-        let join = ExpertsJoin { chosen, width, adds: true };
+        let join = ExpertsCombine { chosen, width, adds: true };
         let specs = [
             Spec::ExpertsGroup(layer.group()),
             layer.tiles([2 * inner, width], Some(layer.gating())),
             layer.tiles([width, inner], None),
-            Spec::ExpertsJoin(join),
+            Spec::ExpertsCombine(join),
         ];
         let kernels: Vec<_> = specs
             .iter()

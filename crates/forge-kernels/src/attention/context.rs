@@ -7,7 +7,7 @@ use std::f32::consts::LOG2_E;
 use crate::attention::rope::RopeContext;
 use crate::context::Base;
 use crate::spec::{AttendKernel, AttentionKnobs};
-use forge_ops::{AttendJoin, KvSource, Prologue};
+use forge_ops::{AttendCombine, KvSource, Prologue};
 
 /// Elements moved at once: 4 if it divides the width, otherwise 2. The width is even.
 pub(crate) fn step(width: usize) -> usize {
@@ -261,7 +261,7 @@ pub(crate) struct JoinContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a AttendJoin,
+    spec: &'a AttendCombine,
     /// Threads per KV split: the width, rounded up to whole simdgroups.
     padded: usize,
     /// KV splits read at once.
@@ -273,7 +273,7 @@ pub(crate) struct JoinContext<'a> {
 const JOINED_AT_ONCE: usize = 512;
 
 impl<'a> JoinContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a AttendJoin) -> JoinContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a AttendCombine) -> JoinContext<'a> {
         let padded = spec.width.next_multiple_of(32);
         let parts = (JOINED_AT_ONCE / padded).clamp(1, 8);
         JoinContext { base, spec, padded, parts, threads: parts * padded }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::context::{Base, Tile, Weight};
 use crate::moe::context::gating;
 use crate::spec::ExpertsTilesKernel;
-use forge_ops::{ExpertsGroup, ExpertsJoin};
+use forge_ops::{ExpertsCombine, ExpertsGroup};
 
 #[derive(Serialize)]
 pub(crate) struct GroupContext<'a> {
@@ -92,14 +92,14 @@ pub(crate) struct JoinContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a ExpertsJoin,
+    spec: &'a ExpertsCombine,
     /// Assignment operator for y.
     assign: &'static str,
     threads: usize,
 }
 
 impl<'a> JoinContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsJoin) -> JoinContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsCombine) -> JoinContext<'a> {
         JoinContext { base, spec, assign: if spec.adds { "+=" } else { "=" }, threads: 128 }
     }
 }

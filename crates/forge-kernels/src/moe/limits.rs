@@ -6,7 +6,7 @@ use crate::limits::{Limits, fits_word};
 use crate::spec::{ExpertsInnerKernel, ExpertsSumKernel, ExpertsTilesKernel};
 use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
 use forge_ir::Record;
-use forge_ops::{Epilogue, ExpertsGroup, ExpertsJoin, Route};
+use forge_ops::{Epilogue, ExpertsCombine, ExpertsGroup, Route};
 use forge_ops::{Format, Gating};
 
 impl Limits<'_> {
@@ -135,7 +135,7 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn experts_join(&self, join: &ExpertsJoin) -> Result<(), KernelError> {
+    pub(crate) fn experts_combine(&self, join: &ExpertsCombine) -> Result<(), KernelError> {
         self.choice(join.chosen, join.chosen)?;
         self.positive("the width", join.width)?;
         let numbers = join.chosen.saturating_mul(join.width);

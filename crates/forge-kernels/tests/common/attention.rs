@@ -3,7 +3,7 @@
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
-    Append, Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rotate,
+    Append, Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rotate,
     RotateAppend, Rotation,
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RotateAppend(beside.clone()));
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendTiled(split.clone().with_op(|op| Attend { gates, ..op })));
-                specs.push(Spec::AttendJoin(AttendJoin { query_heads, width, gates }));
+                specs.push(Spec::AttendCombine(AttendCombine { query_heads, width, gates }));
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
                     specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend {
@@ -163,7 +163,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
             }
         }
-        specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width, gates: None }));
+        specs.push(Spec::AttendCombine(AttendCombine { query_heads: 4, width, gates: None }));
     }
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {

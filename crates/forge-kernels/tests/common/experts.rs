@@ -4,7 +4,7 @@ use forge_ir::Record;
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsLayout, ExpertsTileLayout, Kernel, Operand};
 use forge_ops::{
-    Activation, DeferredNorm, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles,
+    Activation, DeferredNorm, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
     Format, Gating, Groups, Route, Scores, Squares,
 };
 
@@ -134,7 +134,7 @@ pub(super) fn experts() -> Vec<Spec> {
         specs.push(Spec::ExpertsGroup(ExpertsGroup { experts, chosen, tile_rows }));
     }
     for (width, adds) in [(100, false), (256, true)] {
-        specs.push(Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width, adds }));
+        specs.push(Spec::ExpertsCombine(ExpertsCombine { chosen: 8, width, adds }));
     }
     specs
 }

@@ -4,7 +4,7 @@ use super::{formats, rotate};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
 use forge_ops::{
-    AttendJoin, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LongContext,
+    AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LongContext,
     MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
 };
 
@@ -44,7 +44,7 @@ pub(crate) fn latents() -> Vec<Spec> {
         for cache in [Format::F16, Format::F32] {
             specs.push(Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
         }
-        specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
+        specs.push(Spec::AttendCombine(AttendCombine { query_heads: heads, width, gates: None }));
     }
     for (heads, keys, rope_width, values) in
         [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)]

@@ -15,7 +15,7 @@ use experts::experts;
 use forge_kernels::Spec;
 use forge_kernels::spec::{ChunkLayout, DeltaChunksKernel, Kernel};
 use forge_ops::{
-    Activation, Argmax, ArgmaxJoin, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed,
+    Activation, Argmax, ArgmaxCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed,
     Format, Function, GatedRmsNorm, LayerNorm, NormAdd, RmsNorm, Sample, SliceColumns, Squares, UnaryOp,
 };
 
@@ -122,6 +122,6 @@ pub(crate) fn others() -> Vec<Spec> {
     specs.extend(experts());
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([1, 512, 50_257].map(|vocabulary| Spec::Sample(Sample { vocabulary })));
-    specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
+    specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxCombine(ArgmaxCombine { candidates })));
     specs
 }

@@ -26,7 +26,7 @@ pub(crate) mod recurrent;
 pub mod simd;
 
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::attend::{attend, attend_join};
+pub use crate::cpu::attention::attend::{attend, attend_combine};
 #[cfg(feature = "attention")]
 pub use crate::cpu::attention::kv_append::append;
 #[cfg(feature = "attention")]
@@ -41,7 +41,7 @@ pub use crate::cpu::elementwise::elementwise_op::elementwise;
 pub use crate::cpu::elementwise::embed::embed;
 pub use crate::cpu::elementwise::slice_columns::slice_columns;
 pub use crate::cpu::format::weight_format::{WeightFormat, types::*};
-pub use crate::cpu::head::argmax::{argmax, argmax_join};
+pub use crate::cpu::head::argmax::{argmax, argmax_combine};
 pub use crate::cpu::head::sample::sample;
 
 pub use crate::cpu::matmul::linear::linear;
@@ -56,7 +56,7 @@ pub use crate::cpu::mla::per_head_matmul::per_head_linear;
 #[cfg(feature = "moe")]
 pub use crate::cpu::moe::decode::{experts_inner, experts_sum};
 #[cfg(feature = "moe")]
-pub use crate::cpu::moe::grouped::{experts_group, experts_join, experts_tiles};
+pub use crate::cpu::moe::grouped::{experts_combine, experts_group, experts_tiles};
 #[cfg(feature = "moe")]
 pub use crate::cpu::moe::route::route;
 pub use crate::cpu::norm::layer_norm::layer_norm;

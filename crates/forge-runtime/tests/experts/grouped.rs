@@ -10,7 +10,7 @@ use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
 use forge_runtime::ops::{
-    Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format, Gating,
+    Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Gating,
 };
 
 fn tiles(call: &cpu::KernelArgs<'_>, shape: &ExpertsTiles) {
@@ -193,8 +193,8 @@ impl Layer {
             ("y", Argument::Output(bytes_of(before))),
         ];
         let adds = ending == Epilogue::Add;
-        let shape = ExpertsJoin { chosen: self.chosen, width: self.width, adds };
-        ran!(cpu::experts_join, ExpertsJoin, shape, arguments, None, (self.rows(), with)).remove(0)
+        let shape = ExpertsCombine { chosen: self.chosen, width: self.width, adds };
+        ran!(cpu::experts_combine, ExpertsCombine, shape, arguments, None, (self.rows(), with)).remove(0)
     }
 
     pub(crate) fn sum_by_row(

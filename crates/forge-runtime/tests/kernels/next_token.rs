@@ -5,8 +5,8 @@ use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
 use forge_runtime::{cpu, ops};
 
 #[test]
-fn argmax_join_returns_the_lowest_of_equal_ids() {
-    kernel_under_test!(SHAPE, ops::ArgmaxJoin, cpu::argmax_join);
+fn argmax_combine_returns_the_lowest_of_equal_ids() {
+    kernel_under_test!(SHAPE, ops::ArgmaxCombine, cpu::argmax_combine);
     let mut random = Random(9);
     for candidates in [1, 2, 100] {
         let mut pairs: Vec<(u32, u32)> =
@@ -16,8 +16,8 @@ fn argmax_join_returns_the_lowest_of_equal_ids() {
         let best = pairs[..candidates].iter().map(|&(key, id)| (key, u32::MAX - id)).max().unwrap();
         let wanted = if best.0 == 0 { 0 } else { u32::MAX - best.1 };
         let words = pairs.iter().flat_map(|&(key, id)| [key, id]).collect();
-        let kernel = kernel("argmax_join", vec!["candidates", "ids"], run);
-        *SHAPE.write().unwrap() = Some(ops::ArgmaxJoin { candidates });
+        let kernel = kernel("argmax_combine", vec!["candidates", "ids"], run);
+        *SHAPE.write().unwrap() = Some(ops::ArgmaxCombine { candidates });
         let arguments = [Argument::Words(words), Argument::Output(vec![0xff; 8])];
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[2], level, threads);

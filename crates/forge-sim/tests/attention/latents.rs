@@ -7,7 +7,7 @@ use crate::{
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
 use forge_ops::{
-    AttendJoin, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
+    AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
     MlaLoadLatents, Pairing, Rotation,
 };
 use forge_sim::Precision;
@@ -243,7 +243,7 @@ fn mla_attention_over_latents_matches_the_reference() {
     let mut random = Random(32);
     let shapes = shapes();
     let join = |shape: &Shape| {
-        Spec::AttendJoin(AttendJoin { query_heads: shape.heads, width: shape.width, gates: None })
+        Spec::AttendCombine(AttendCombine { query_heads: shape.heads, width: shape.width, gates: None })
     };
     let kernels = Kernels::of(
         shapes

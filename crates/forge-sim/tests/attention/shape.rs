@@ -4,7 +4,7 @@ use crate::{CONTEXT, Random, SLOTS, bytes_of, normed, numbers_of, rotated, wide}
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel};
 use forge_ops::{
-    Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RotateAppend, Rotation,
+    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RotateAppend, Rotation,
 };
 use forge_sim::Precision;
 use half::f16;
@@ -86,7 +86,7 @@ impl Shape {
 
     pub(crate) fn join(&self) -> Spec {
         let Shape { query_heads, width, .. } = *self;
-        Spec::AttendJoin(AttendJoin { query_heads, width, gates: self.gates() })
+        Spec::AttendCombine(AttendCombine { query_heads, width, gates: self.gates() })
     }
 
     pub(crate) fn rotate_append(&self) -> Spec {

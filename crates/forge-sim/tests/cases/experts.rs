@@ -5,7 +5,7 @@ use forge_ir::Record;
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsInnerKernel, ExpertsLayout, ExpertsTileLayout, Kernel, Operand};
 use forge_ops::{
-    Activation, DeferredNorm, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles,
+    Activation, DeferredNorm, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
     Format, Gating, Groups, Route, Scores, Squares,
 };
 
@@ -177,7 +177,7 @@ pub(crate) fn group(experts: usize, chosen: usize, rows: u32) -> Case {
 /// Grouping, and the weighted sum of expert outputs, at sizes that fill no tile.
 pub(crate) fn grouped() -> Vec<Case> {
     let join = |width, adds| Case {
-        spec: Spec::ExpertsJoin(ExpertsJoin { chosen: 3, width, adds }),
+        spec: Spec::ExpertsCombine(ExpertsCombine { chosen: 3, width, adds }),
         launches: vec![Launch::rows(3, 2)],
     };
     vec![group(3, 2, 28), group(1, 1, 17), join(140, true), join(20, false)]

@@ -4,7 +4,7 @@ use crate::cases::{Case, Launch};
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
-    Attend, AttendJoin, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RotateAppend, Rotation,
+    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RotateAppend, Rotation,
 };
 
 /// Rare options of attention.
@@ -96,7 +96,7 @@ pub(crate) fn attention(
         Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
         Case { spec: Spec::AttendTiled(grouped), launches: many },
         Case {
-            spec: Spec::AttendJoin(AttendJoin { query_heads, width, gates }),
+            spec: Spec::AttendCombine(AttendCombine { query_heads, width, gates }),
             launches: vec![Launch::rows(3, 50).split(3)],
         },
     ]);

@@ -236,7 +236,7 @@ fn detects_kernel_mutants() {
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
     // Gates in the combine kernel and in the fused prologue.
     let gated = AttentionVariant { gated: true, norm: true, ..AttentionVariant::default() };
-    let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
+    let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendCombine(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     cases.extend(shared_experts(Format::Q8_0));
     cases.extend(chunks());

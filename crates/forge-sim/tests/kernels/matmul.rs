@@ -3,7 +3,7 @@
 use crate::cases::{Case, Launch, rows_for};
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
-use forge_ops::{Activation, ArgmaxJoin, DeferredNorm, Embed, Epilogue, Format, Gating, Linear, Squares};
+use forge_ops::{Activation, ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format, Gating, Linear, Squares};
 
 pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
@@ -93,7 +93,7 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
     cases.push(embed(1060, Some(Squares { partials: 3, gain: true })));
     cases.push(embed(33, Some(Squares { partials: 2, gain: false })));
     cases.push(Case {
-        spec: Spec::ArgmaxJoin(ArgmaxJoin { candidates: 300 }),
+        spec: Spec::ArgmaxCombine(ArgmaxCombine { candidates: 300 }),
         launches: vec![Launch::rows(2, 1)],
     });
     cases

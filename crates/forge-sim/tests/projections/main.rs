@@ -10,7 +10,7 @@ use crate::definition::check;
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
 use forge_ops::{
-    Activation, ArgmaxJoin, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp,
+    Activation, ArgmaxCombine, DeferredNorm, Epilogue, Format, Gating, InlineNorm, Linear, Squares, UnaryOp,
 };
 use plain::{Bench, Input, Random};
 
@@ -214,8 +214,8 @@ fn gemm_matches_the_reference() {
 #[test]
 fn argmax_ties_go_to_the_lowest_index() {
     let mut random = Random(4);
-    let specs = [1, 3, 70, 1500, 5000].map(|candidates| ArgmaxJoin { candidates });
-    let bench = Bench::new(&specs.map(Spec::ArgmaxJoin));
+    let specs = [1, 3, 70, 1500, 5000].map(|candidates| ArgmaxCombine { candidates });
+    let bench = Bench::new(&specs.map(Spec::ArgmaxCombine));
     for (index, it) in specs.iter().enumerate() {
         let mut pairs: Vec<[u32; 2]> =
             (0..2 * it.candidates).map(|_| [random.bits() % 9, random.bits()]).collect();

@@ -190,14 +190,14 @@ impl Select<'_> {
         arguments.extend(gates.map(|(argument, _)| argument));
         draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
         let gates_of_join = gates.map(|(_, gates)| gates);
-        let join = Spec::AttendJoin(forge_ops::AttendJoin { query_heads, width, gates: gates_of_join });
+        let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads, width, gates: gates_of_join });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
-        let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
+        let function = self.function("attend_combine", general, &[(&regimes[..1], join)]);
         let comment = "Combine the KV splits.";
         let mut arguments =
             vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];
         arguments.extend(gates.map(|(argument, _)| argument));
-        draft.step("attend_join", comment, function, &arguments);
+        draft.step("attend_combine", comment, function, &arguments);
         if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
             step.condition = Condition::Split;
         }

@@ -225,7 +225,7 @@ impl Select<'_> {
         });
         let join = each.map(|_| {
             let adds = sum.ending != CombineInput::Store;
-            Spec::ExpertsJoin(forge_ops::ExpertsJoin { chosen: sum.chosen, width: outputs, adds })
+            Spec::ExpertsCombine(forge_ops::ExpertsCombine { chosen: sum.chosen, width: outputs, adds })
         });
         let spec = Spec::ExpertsSum(spec::Kernel {
             op: forge_ops::ExpertsSum {

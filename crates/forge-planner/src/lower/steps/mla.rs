@@ -238,14 +238,14 @@ impl Select<'_> {
             },
         );
         draft.step("latent_attend", &formula, function, &arguments);
-        let join = Spec::AttendJoin(forge_ops::AttendJoin { query_heads: heads, width, gates: None });
+        let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads: heads, width, gates: None });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         // Many rows are never split.
         let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };
-        let function = self.function("attend_join", general, &[(few, join)]);
+        let function = self.function("attend_combine", general, &[(few, join)]);
         let comment = "Combine the KV splits.";
         draft.step(
-            "attend_join",
+            "attend_combine",
             comment,
             function,
             &[("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(to))],

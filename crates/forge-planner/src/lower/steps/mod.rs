@@ -247,8 +247,8 @@ impl Select<'_> {
         let (name, general, spec, from) = match candidates.filter(|_| best) {
             Some(buffer) => {
                 let candidates = self.plan.scratch[buffer].width / 2;
-                let spec = Spec::ArgmaxJoin(forge_ops::ArgmaxJoin { candidates });
-                ("argmax_join", "ids = argmax of the candidates", spec, ("candidates", buffer))
+                let spec = Spec::ArgmaxCombine(forge_ops::ArgmaxCombine { candidates });
+                ("argmax_combine", "ids = argmax of the candidates", spec, ("candidates", buffer))
             }
             None => {
                 let Some(logits) = draft.buffers.get(&last.output).copied() else { return };

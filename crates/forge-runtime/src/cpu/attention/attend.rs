@@ -19,7 +19,7 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use forge_ops::KvSource;
-use forge_ops::{Attend, AttendJoin, Format, Prologue};
+use forge_ops::{Attend, AttendCombine, Format, Prologue};
 use half::f16;
 use std::marker::PhantomData;
 
@@ -34,7 +34,7 @@ pub fn attend(call: &KernelArgs<'_>, shape: &Attend) {
 }
 
 /// Does nothing: [`attend`] does not split the KV cache.
-pub fn attend_join(_call: &KernelArgs<'_>, _shape: &AttendJoin) {}
+pub fn attend_combine(_call: &KernelArgs<'_>, _shape: &AttendCombine) {}
 
 struct Heads<'a, C> {
     call: &'a KernelArgs<'a>,

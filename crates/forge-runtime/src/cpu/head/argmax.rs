@@ -1,12 +1,12 @@
 //! Argmax of each row of logits, the lowest id on ties. Scalars: rows. Buffers: logits, ids.
 //!
-//! `argmax_join` selects the best of the candidates that a matrix product wrote. Scalars: rows. Buffers:
+//! `argmax_combine` selects the best of the candidates that a matrix product wrote. Scalars: rows. Buffers:
 //! candidates, ids.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::{Argmax, ArgmaxJoin};
+use forge_ops::{Argmax, ArgmaxCombine};
 
 /// A sort key in the order of the values. NaN gives 0, below all numbers.
 pub(crate) fn ordered(number: f32) -> u32 {
@@ -20,7 +20,7 @@ pub(crate) fn ordered(number: f32) -> u32 {
 }
 
 /// Runs this thread's part.
-pub fn argmax_join(call: &KernelArgs<'_>, shape: &ArgmaxJoin) {
+pub fn argmax_combine(call: &KernelArgs<'_>, shape: &ArgmaxCombine) {
     let (rows, words) = (call.scalar(0), 2 * shape.candidates);
     let candidates = call.input::<u32>("candidates", rows * words);
     let ids = call.output::<u32>("ids", rows);

@@ -24,7 +24,7 @@ use crate::cpu::moe::route::MOST;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use forge_ops::Linear;
-use forge_ops::{Epilogue, ExpertsGroup, ExpertsJoin, ExpertsTiles};
+use forge_ops::{Epilogue, ExpertsCombine, ExpertsGroup, ExpertsTiles};
 use std::marker::PhantomData;
 
 /// Maximum number of tiles.
@@ -208,19 +208,19 @@ impl<M: Matrix> Task for Products<'_, M> {
 }
 
 /// Runs this thread's part of the weighted sum.
-pub fn experts_join(call: &KernelArgs<'_>, shape: &ExpertsJoin) {
+pub fn experts_combine(call: &KernelArgs<'_>, shape: &ExpertsCombine) {
     call.level().run(Join { call, shape });
 }
 
 struct Join<'a> {
     call: &'a KernelArgs<'a>,
-    shape: &'a ExpertsJoin,
+    shape: &'a ExpertsCombine,
 }
 
 impl Task for Join<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let ExpertsJoin { chosen, width, adds } = *self.shape;
+        let ExpertsCombine { chosen, width, adds } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let routes = call.input::<u32>("routes", rows * 2 * chosen);

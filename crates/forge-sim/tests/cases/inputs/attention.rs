@@ -31,7 +31,7 @@ impl Writer {
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "gates") => {
                 self.floats(rows * it.op.gates.map_or(0, |gates| gates.pitch))
             }
-            (Spec::AttendJoin(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
+            (Spec::AttendCombine(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
             (Spec::AttendSplit(it), "partials") => {
                 let share = (it.op.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
@@ -51,10 +51,10 @@ impl Writer {
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), _) => {
                 self.cache(it.op.cache, (it.op.key_heads, it.op.width), it.op.ring, launch, !it.op.appends())
             }
-            (Spec::AttendJoin(it), "partials") => {
+            (Spec::AttendCombine(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
-            (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::AttendCombine(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::LatentAppend(it), name) => {
                 let record = it.width + it.rope_width;
                 match (name, &it.prepare) {

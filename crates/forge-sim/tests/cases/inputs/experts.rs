@@ -80,10 +80,10 @@ impl Writer {
                     self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
                 apart(whole, it.op.experts, it.op.record)
             }
-            (Spec::ExpertsJoin(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
-            (Spec::ExpertsJoin(it), "each") => self.floats(rows * it.chosen * it.width),
-            (Spec::ExpertsJoin(it), _) if it.adds => self.floats(rows * it.width),
-            (Spec::ExpertsJoin(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::ExpertsCombine(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
+            (Spec::ExpertsCombine(it), "each") => self.floats(rows * it.chosen * it.width),
+            (Spec::ExpertsCombine(it), _) if it.adds => self.floats(rows * it.width),
+            (Spec::ExpertsCombine(it), _) => Content::Unwritten(rows * it.width * 4),
             _ => unreachable!("{name} is of another family"),
         }
     }

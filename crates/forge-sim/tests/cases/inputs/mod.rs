@@ -40,14 +40,14 @@ impl Writer {
             | Spec::Elementwise(_)
             | Spec::SliceColumns(_)
             | Spec::Argmax(_)
-            | Spec::ArgmaxJoin(_)
+            | Spec::ArgmaxCombine(_)
             | Spec::Sample(_) => self.of_rows(spec, name, rows),
             Spec::Rotate(_)
             | Spec::Append(_)
             | Spec::RotateAppend(_)
             | Spec::AttendSplit(_)
             | Spec::AttendTiled(_)
-            | Spec::AttendJoin(_)
+            | Spec::AttendCombine(_)
             | Spec::LatentAppend(_)
             | Spec::LatentAttend(_)
             | Spec::MlaLoadLatents(_)
@@ -62,7 +62,7 @@ impl Writer {
             | Spec::ExpertsSum(_)
             | Spec::ExpertsGroup(_)
             | Spec::ExpertsTiles(_)
-            | Spec::ExpertsJoin(_) => self.of_experts(spec, name, rows),
+            | Spec::ExpertsCombine(_) => self.of_experts(spec, name, rows),
         }
     }
 

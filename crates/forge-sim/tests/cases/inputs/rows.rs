@@ -94,7 +94,7 @@ impl Writer {
                 Content::Words((0..rows).flat_map(draw).collect())
             }
             (Spec::Sample(_), _) => Content::Unwritten(rows * 4),
-            (Spec::ArgmaxJoin(it), "candidates") => {
+            (Spec::ArgmaxCombine(it), "candidates") => {
                 let pairs = rows * it.candidates;
                 Content::Words((0..2 * pairs).map(|_| self.random()).collect())
             }
@@ -110,7 +110,7 @@ impl Writer {
             (Spec::PerHeadLinear(it), _) => {
                 self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
             }
-            (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
+            (Spec::ArgmaxCombine(_), _) => Content::Unwritten(rows * 4),
             _ => unreachable!("{name} is of another family"),
         }
     }
