@@ -8,7 +8,7 @@ use serde::Serialize;
 
 pub(crate) use crate::matmul::context::{Tile, group_outputs};
 
-use crate::attention::context::{JoinContext, SplitContext, TiledContext};
+use crate::attention::context::{CombineContext, SplitContext, TiledContext};
 pub(crate) use crate::attention::context::{
     channels, element, expanded_bytes, queries_fit, sums_bytes, tile_bytes,
 };
@@ -20,7 +20,7 @@ use crate::mla::context::{
     ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
-use crate::moe::grouped::{GroupContext, JoinContext as ExpertsCombineContext, TilesContext};
+use crate::moe::grouped::{CombineContext as ExpertsCombineContext, GroupContext, TilesContext};
 use crate::norm::context::{
     ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, SliceContext,
 };
@@ -74,7 +74,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::Append(append) => value(AppendContext::of(base, append)),
         Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
         Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
-        Spec::AttendCombine(join) => value(JoinContext::of(base, join)),
+        Spec::AttendCombine(combine) => value(CombineContext::of(base, combine)),
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {
             value(GroupedContext::of(base, attend))
         }
@@ -94,12 +94,12 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::ExpertsSum(sum) => value(SumContext::of(base, sum)),
         Spec::ExpertsGroup(group) => value(GroupContext::of(base, group)),
         Spec::ExpertsTiles(tiles) => value(TilesContext::of(base, tiles)),
-        Spec::ExpertsCombine(join) => value(ExpertsCombineContext::of(base, join)),
+        Spec::ExpertsCombine(combine) => value(ExpertsCombineContext::of(base, combine)),
         Spec::Elementwise(elementwise) => value(ElementwiseContext::of(base, elementwise)),
         Spec::SliceColumns(take) => value(SliceContext::of(base, take)),
         Spec::Argmax(argmax) => value(ArgmaxContext::of(base, argmax)),
         Spec::Sample(sample) => value(SampleContext::of(base, sample)),
-        Spec::ArgmaxCombine(join) => value(ArgmaxCombineContext::of(base, join)),
+        Spec::ArgmaxCombine(combine) => value(ArgmaxCombineContext::of(base, combine)),
     }
 }
 

@@ -18,7 +18,7 @@ use forge_ops::{Argmax, Function, HeadNorm, KvSource, Sample, UnaryOp};
 const DOUBLE_HEAD: usize = 512;
 
 /// Maximum head width for combining KV splits: one thread per channel.
-const WIDEST_JOIN: usize = 1024;
+const WIDEST_COMBINE: usize = 1024;
 
 /// Maximum query heads per KV head: what 8 simdgroups hold in registers.
 const LARGEST_GROUP: usize = 32;
@@ -142,11 +142,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 || "small enough to fit in 8 KiB: use rotate_append".to_owned(),
             )
         }
-        Spec::AttendCombine(join) => {
-            limits.positive("the number of query heads", join.query_heads)?;
-            limits.positive("the head's width", join.width)?;
-            limits.holds("the head's width", join.width, join.width <= WIDEST_JOIN, || {
-                format!("at most {WIDEST_JOIN}: one thread per channel")
+        Spec::AttendCombine(combine) => {
+            limits.positive("the number of query heads", combine.query_heads)?;
+            limits.positive("the head's width", combine.width)?;
+            limits.holds("the head's width", combine.width, combine.width <= WIDEST_COMBINE, || {
+                format!("at most {WIDEST_COMBINE}: one thread per channel")
             })
         }
         Spec::PerHeadLinear(each) => limits.per_head_linear(each),
@@ -164,7 +164,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::ExpertsSum(sum) => limits.experts_sum(sum),
         Spec::ExpertsGroup(group) => limits.experts_group(group),
         Spec::ExpertsTiles(tiles) => limits.experts_tiles(tiles),
-        Spec::ExpertsCombine(join) => limits.experts_combine(join),
+        Spec::ExpertsCombine(combine) => limits.experts_combine(combine),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
@@ -184,11 +184,14 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 "below 2^32, the range of token ids".to_owned()
             })
         }
-        Spec::ArgmaxCombine(join) => {
-            limits.positive("the number of candidates", join.candidates)?;
-            limits.holds("the number of candidates", join.candidates, fits_word(2 * join.candidates), || {
-                "below 2^31, since their words are indexed in 32 bits".to_owned()
-            })
+        Spec::ArgmaxCombine(combine) => {
+            limits.positive("the number of candidates", combine.candidates)?;
+            limits.holds(
+                "the number of candidates",
+                combine.candidates,
+                fits_word(2 * combine.candidates),
+                || "below 2^31, since their words are indexed in 32 bits".to_owned(),
+            )
         }
     }
 }

@@ -175,7 +175,7 @@ impl Spec {
             }
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.op.epilogue != Epilogue::Store,
-            (Spec::ExpertsCombine(join), "y") => join.adds,
+            (Spec::ExpertsCombine(combine), "y") => combine.adds,
             (Spec::GatedRmsNorm(_), "heads") => true,
             _ => false,
         }

@@ -130,12 +130,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(attend.op.ring, "rows context capacity splits", "rows context splits");
             (names, scalars, grid)
         }
-        Spec::AttendCombine(join) => {
-            let gates = if join.gates.is_some() { " gates" } else { "" };
+        Spec::AttendCombine(combine) => {
+            let gates = if combine.gates.is_some() { " gates" } else { "" };
             (
                 buffers(&format!("partials{gates} *heads")),
                 "rows splits",
-                grid(join.query_heads.to_string(), "rows", "1"),
+                grid(combine.query_heads.to_string(), "rows", "1"),
             )
         }
         Spec::AttendTiled(attend) => {
@@ -272,8 +272,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let outputs = tiles.op.outputs.div_ceil(tiles.layout.tile_outputs).to_string();
             (names, "rows", grid(pairs, &outputs, "1"))
         }
-        Spec::ExpertsCombine(join) => {
-            (buffers("routes each *y"), "rows", grid(join.width.div_ceil(128).to_string(), "rows", "1"))
+        Spec::ExpertsCombine(combine) => {
+            (buffers("routes each *y"), "rows", grid(combine.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {

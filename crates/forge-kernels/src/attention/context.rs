@@ -257,7 +257,7 @@ impl<'a> SplitContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct JoinContext<'a> {
+pub(crate) struct CombineContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -272,11 +272,11 @@ pub(crate) struct JoinContext<'a> {
 /// Threads that combine the KV splits of a head.
 const JOINED_AT_ONCE: usize = 512;
 
-impl<'a> JoinContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a AttendCombine) -> JoinContext<'a> {
+impl<'a> CombineContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a AttendCombine) -> CombineContext<'a> {
         let padded = spec.width.next_multiple_of(32);
         let parts = (JOINED_AT_ONCE / padded).clamp(1, 8);
-        JoinContext { base, spec, padded, parts, threads: parts * padded }
+        CombineContext { base, spec, padded, parts, threads: parts * padded }
     }
 }
 

@@ -88,7 +88,7 @@ impl<'a> TilesContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct JoinContext<'a> {
+pub(crate) struct CombineContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -98,8 +98,8 @@ pub(crate) struct JoinContext<'a> {
     threads: usize,
 }
 
-impl<'a> JoinContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsCombine) -> JoinContext<'a> {
-        JoinContext { base, spec, assign: if spec.adds { "+=" } else { "=" }, threads: 128 }
+impl<'a> CombineContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a ExpertsCombine) -> CombineContext<'a> {
+        CombineContext { base, spec, assign: if spec.adds { "+=" } else { "=" }, threads: 128 }
     }
 }

@@ -135,11 +135,11 @@ impl Limits<'_> {
         })
     }
 
-    pub(crate) fn experts_combine(&self, join: &ExpertsCombine) -> Result<(), KernelError> {
-        self.choice(join.chosen, join.chosen)?;
-        self.positive("the width", join.width)?;
-        let numbers = join.chosen.saturating_mul(join.width);
-        self.holds("the width", join.width, fits_word(numbers), || {
+    pub(crate) fn experts_combine(&self, combine: &ExpertsCombine) -> Result<(), KernelError> {
+        self.choice(combine.chosen, combine.chosen)?;
+        self.positive("the width", combine.width)?;
+        let numbers = combine.chosen.saturating_mul(combine.width);
+        self.holds("the width", combine.width, fits_word(numbers), || {
             "small enough that the elements of all experts of a row are indexed in 32 bits".to_owned()
         })
     }

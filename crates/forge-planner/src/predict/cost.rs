@@ -330,7 +330,7 @@ impl Counted<'_> {
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
                 (of_rows(attend.op.query_heads * attend.op.width), 0)
             }
-            (Spec::AttendCombine(join), "gates") => (of_rows(join.query_heads * join.width), 0),
+            (Spec::AttendCombine(combine), "gates") => (of_rows(combine.query_heads * combine.width), 0),
             (Spec::RotateAppend(rotate), "qkv") => {
                 let heads = rotate.query_heads + rotate.brings.cached_heads(rotate.key_heads);
                 (of_rows(heads * rotate.width), 0)
@@ -367,7 +367,9 @@ impl Counted<'_> {
             // Gates are read by the step that normalizes the heads.
             (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.op.rule.heads), 0),
             (Spec::GatedRmsNorm(through), "inputs") => (of_rows(through.heads * through.values), 0),
-            (Spec::AttendCombine(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
+            (Spec::AttendCombine(combine), "partials") => {
+                (self.partial_bytes(combine.query_heads, combine.width), 0)
+            }
             _ if self
                 .instance
                 .decl
@@ -408,7 +410,9 @@ impl Counted<'_> {
                 let widths = attend.op.keys + attend.op.rope_width + attend.op.values;
                 2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
-            Spec::AttendCombine(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
+            Spec::AttendCombine(combine) => {
+                2 * self.amounts.splits * of_rows(combine.query_heads * combine.width)
+            }
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
@@ -419,7 +423,7 @@ impl Counted<'_> {
             Spec::ExpertsSum(sum) => of_rows(2 * sum.op.chosen * sum.op.outputs * sum.op.inputs),
             Spec::ExpertsGroup(group) => of_rows(group.chosen),
             Spec::ExpertsTiles(tiles) => of_rows(2 * tiles.op.chosen * tiles.op.outputs * tiles.op.inputs),
-            Spec::ExpertsCombine(join) => of_rows(2 * join.chosen * join.width),
+            Spec::ExpertsCombine(combine) => of_rows(2 * combine.chosen * combine.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
