@@ -47,11 +47,12 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
-    if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
-        return int8_gemm::products::<M>(call, shape);
-    }
-    if M::STRIPS && call.is_repacked("weight_codes") {
+    let rows = call.scalar(0);
+    if M::STRIPS && rows <= repacked_gemv::MAX_ROWS && call.is_repacked("weight_codes") {
         return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
+    }
+    if is_encoded::<M>(call, shape) && rows > FEW {
+        return int8_gemm::products::<M>(call, shape);
     }
     #[cfg(target_arch = "x86_64")]
     if call.level().has_tiles() && !call.is_decode() && !is_encoded::<M>(call, shape) {
