@@ -16,7 +16,7 @@ use crate::compile::clang::CompileError;
 use crate::compile::signature::Signature;
 use crate::memory::buffers::{Bound, BufferId, Memory};
 use driver::{Address, Driver, Handle, call};
-use forge_kernels::decl::KernelDecl;
+use forge_kernels::KernelDecl;
 use forge_kernels::ptx::{TARGETS, find_clang, translate};
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
