@@ -28,7 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("forge-planner", &["forge-ir", "forge-kernels", "forge-ops"]),
     ("forge-codegen", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-report", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
-    ("forge-sim", &["forge-kernels"]),
+    ("forge-sim", &["forge-kernels", "forge-msl"]),
     ("forge-emulation", &["forge-sim"]),
 ];
 
