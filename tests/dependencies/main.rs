@@ -18,16 +18,17 @@ use tests::root;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("forge-ops", &[]),
     ("forge-hub", &[]),
+    ("forge-msl", &[]),
     ("forge-ir", &["forge-ops"]),
     ("forge-runtime", &["forge-ops"]),
     ("forge-frontend", &["forge-ir"]),
     ("forge-reference", &["forge-ir"]),
     ("forge-weights", &["forge-ir"]),
-    ("forge-kernels", &["forge-ir", "forge-ops"]),
+    ("forge-kernels", &["forge-ir", "forge-msl", "forge-ops"]),
     ("forge-planner", &["forge-ir", "forge-kernels", "forge-ops"]),
     ("forge-codegen", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-report", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
-    ("forge-sim", &["forge-kernels"]),
+    ("forge-sim", &["forge-kernels", "forge-msl"]),
     ("forge-emulation", &["forge-sim"]),
 ];
 

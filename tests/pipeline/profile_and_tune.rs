@@ -1,6 +1,7 @@
 //! `profile` and `tune` in the Metal emulator. The times are meaningless there, but all steps of the
 //! measurement run and their results are compared.
 
+use forge_sim::Signature;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -100,11 +101,11 @@ fn tune_reports_and_excludes_layouts_with_wrong_results() {
         let Some(built) = tunable().find(|built| built.model == model) else { continue };
         let text =
             std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");
+        let kernels = Signature::parse_all(&text).expect("its signatures are valid");
         let stand_in = |kernel: &str| {
-            let named = format!("kernel void {kernel}_");
-            let start = text.find(&named).unwrap_or_else(|| panic!("some stand in for {kernel}"));
-            let name = &text[start + "kernel void ".len()..];
-            &name[..name.find('(').expect("a kernel has parameters")]
+            let mut names = kernels.iter().map(|kernel| kernel.name.as_str());
+            let found = names.find(|name| name.starts_with(&format!("{kernel}_")));
+            found.unwrap_or_else(|| panic!("some stand in for {kernel}"))
         };
         let replacements: Vec<[&str; 3]> =
             wrong.iter().map(|[kernel, right, wrong]| [stand_in(kernel), right, wrong]).collect();

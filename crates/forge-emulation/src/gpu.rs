@@ -157,7 +157,7 @@ impl Gpu {
                     };
                     let bindings: Vec<_> = dispatch.buffers.iter().map(bound).collect();
                     let (name, threads) = (dispatch.function.name(), Some(dispatch.threads));
-                    sim.dispatch_with(name, &bindings, &dispatch.scalars, dispatch.groups, threads, &[]);
+                    sim.dispatch_with(name, &bindings, &dispatch.scalars, dispatch.groups, threads);
                 }
             }
         }

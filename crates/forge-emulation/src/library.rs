@@ -77,47 +77,13 @@ impl Function {
 
     /// Its buffers: slot, name and required alignment of offsets.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (usize, &'static str, usize)> {
-        let buffers = self.kernel().signature.buffers().into_iter();
-        buffers.map(|(slot, parameter)| (slot, parameter.name.as_str(), alignment(&parameter.element)))
+        let buffers = self.kernel().signature.buffers.iter();
+        buffers.map(|buffer| (buffer.slot as usize, buffer.name.as_str(), buffer.alignment() as usize))
     }
 
     /// Slot and size in bytes of its scalars, if any.
     pub(crate) fn scalars(&self) -> Option<(usize, usize)> {
         let kernel = self.kernel();
-        kernel.signature.scalars().map(|(slot, _)| (slot, kernel.scalar_bytes))
-    }
-}
-
-/// The alignment of a pointer to `element`, which is the type of a kernel parameter.
-fn alignment(element: &str) -> usize {
-    let name = element.split_whitespace().last().unwrap_or_default();
-    let (scalar, lanes) = match name.find(|letter: char| letter.is_ascii_digit()) {
-        Some(at) => (&name[..at], name[at..].parse().unwrap_or(1)),
-        None => (name, 1),
-    };
-    let bytes = match scalar {
-        "char" | "uchar" | "bool" => 1,
-        "half" | "short" | "ushort" => 2,
-        _ => 4,
-    };
-    bytes * usize::next_power_of_two(lanes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::alignment;
-
-    #[test]
-    fn offset_alignment_of_element_types() {
-        let cases = [
-            ("device const uchar", 1),
-            ("device half", 2),
-            ("device const float4", 16),
-            ("device half4", 8),
-            ("device uint", 4),
-        ];
-        for (element, bytes) in cases {
-            assert_eq!(alignment(element), bytes, "{element}");
-        }
+        kernel.signature.scalars.as_ref().map(|scalars| (scalars.slot as usize, kernel.scalar_bytes))
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::decl::{Kind, tokenize};
+use forge_msl::{DeclError, TokenKind, edit, threadgroup_decls, tokenize};
 
 /// Declarations that replace `<metal_stdlib>`.
 pub const HEADER: &str = include_str!("../check/metal_check.h");
@@ -71,7 +71,7 @@ pub enum CheckError {
     },
     /// The source is not a sequence of tokens.
     #[error("{0}")]
-    Text(#[from] crate::decl::DeclError),
+    Text(#[from] DeclError),
 }
 
 /// A clang of version 15 or later on the search path, if any.
@@ -133,25 +133,13 @@ pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String
 /// The source as clang can parse it, with unchanged line numbers. Metal's headers are omitted, since
 /// `check/metal_check.h` replaces them. Threadgroup arrays get the storage class `storage` (static), because
 /// C++ has no address spaces for automatic variables.
-pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, crate::decl::DeclError> {
+pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, DeclError> {
     let tokens = tokenize(text)?;
-    let mut output = String::with_capacity(text.len());
-    let mut copied = 0;
-    for (at, token) in tokens.iter().enumerate() {
-        let is_header = token.kind == Kind::Directive && token.text.contains("<metal");
-        let is_array = token.text == "threadgroup"
-            && matches!(&tokens[at..], [_, element, name, next, ..]
-                if element.kind == Kind::Word && name.kind == Kind::Word && matches!(next.text, "[" | ";"));
-        if is_header || is_array {
-            output.push_str(&text[copied..token.offset]);
-            copied = if is_header { token.offset + token.text.len() } else { token.offset };
-        }
-        if is_array {
-            output.push_str(storage);
-        }
-    }
-    output.push_str(&text[copied..]);
-    Ok(output)
+    let headers =
+        tokens.iter().filter(|token| token.kind == TokenKind::Directive && token.text.contains("<metal"));
+    let arrays = threadgroup_decls(text, &tokens)?.into_iter().map(|decl| decl.range.start..decl.range.start);
+    let removed = headers.map(|token| (token.offset..token.end(), String::new()));
+    Ok(edit(text, removed.chain(arrays.map(|place| (place, storage.to_owned())))))
 }
 
 /// Parses `kernels.metal:12:5: error: message`.

@@ -1,6 +1,6 @@
 //! Errors of kernel rendering.
 
-use crate::decl::DeclError;
+use forge_msl::DeclError;
 
 /// A kernel that cannot be rendered, with the offending value and what to do.
 #[derive(Debug, thiserror::Error)]

@@ -20,13 +20,12 @@
 //! # Modules
 //!
 //! Templates are in `kernels/<family>/`, shared functions in `kernels/support/`; [`catalogue`] lists both.
-//! `context` computes derived template variables, `render` renders templates, [`decl`] parses the result.
+//! `context` computes derived template variables, `render` renders templates, `forge-msl` parses the result.
 
 pub(crate) mod attention;
 pub mod catalogue;
 pub mod check;
 mod context;
-pub mod decl;
 mod error;
 mod layout;
 mod limits;
@@ -40,9 +39,9 @@ mod render;
 pub mod spec;
 mod support;
 
-pub use crate::decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
 pub use crate::error::KernelError;
 pub use crate::layout::Family;
 pub use crate::limits::{latent_prologue_fits, prologue_fits};
 pub use crate::render::{Instance, assemble, render};
 pub use crate::spec::Spec;
+pub use forge_msl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};

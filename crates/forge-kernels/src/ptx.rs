@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::check;
 use crate::check::{CheckError, FILE, candidates, feed, for_clang};
-use crate::decl::{Buffer, DeclError, KernelDecl};
+use forge_msl::{Buffer, DeclError, KernelDecl};
 
 /// Bodies of the functions declared in [`check::HEADER`]; included before and after it.
 const BODIES: &str = include_str!("../ptx/metal_ptx.h");
@@ -134,7 +134,7 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
         check::HEADER,
         for_clang(text, STORAGE)?
     );
-    input.extend(kernels.iter().map(|kernel| entry(kernel, waits_itself(text, &kernel.name))));
+    input.extend(kernels.iter().map(|kernel| entry(kernel, text)));
     let mut ptx = feed(clang, &[target.options, &OPTIONS].concat(), &input)?;
     if let Some(line) = ptx.lines().find(|line| line.starts_with(".extern .func")) {
         return Err(PtxError::MissingBody(line.to_owned()));
@@ -155,7 +155,7 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
 /// The entry function, which calls the kernel with its buffers, scalars and launch builtins.
 ///
 /// It waits for the preceding kernel, unless the kernel does so itself after it has loaded constant data.
-fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
+fn entry(kernel: &KernelDecl, text: &str) -> String {
     let KernelDecl { name, buffers, scalars_type, builtins, .. } = kernel;
     let parameter = |buffer: &Buffer| {
         let access = if buffer.written { "" } else { " const" };
@@ -168,17 +168,12 @@ fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
     let launch = builtins.iter().map(|builtin| format!("{}{{}}", builtin.attribute));
     let arguments: Vec<String> = names.chain(launch).collect();
     let (parameters, arguments) = (parameters.join(", "), arguments.join(", "));
+    let waits_itself = text[kernel.body.clone()].contains("wait_for_others();");
     let wait = if waits_itself { "" } else { "metal::wait_for_others(); " };
     format!(
         "extern \"C\" __attribute__((nvptx_kernel)) void entry_{name}({parameters}) __asm__(\"{name}\");\n\
          void entry_{name}({parameters}) {{ {wait}{name}({arguments}); metal::let_others_begin(); }}\n"
     )
-}
-
-/// Whether the kernel of that name waits for the preceding kernel itself.
-fn waits_itself(text: &str, name: &str) -> bool {
-    let body = text.split_once(&format!("kernel void {name}(")).map_or("", |(_, rest)| rest);
-    body.split("\nkernel void ").next().unwrap_or_default().contains("wait_for_others();")
 }
 
 /// Position for an entry's thread count directive: behind its parameters.

@@ -8,11 +8,11 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior,
 
 use crate::catalogue::{PARTS, TEMPLATES, template_path};
 use crate::context::{context, literal};
-use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::limits;
 use crate::spec::Spec;
 use crate::support;
+use forge_msl::KernelDecl;
 
 /// A kernel rendered for one shape.
 #[derive(Clone, Debug, PartialEq)]

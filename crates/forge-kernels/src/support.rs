@@ -1,7 +1,9 @@
 //! Support functions that several kernels call, defined once in `kernels/support`. The functions that a
-//! kernel calls are found by searching its source for their names.
+//! kernel calls are found among the tokens of its source.
 
 use crate::catalogue::{SUPPORT, Source};
+use forge_msl::{called_names, functions, tokenize};
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 /// A file of support functions.
@@ -9,18 +11,19 @@ struct Unit {
     source: &'static Source,
     /// Names of the functions that it defines.
     functions: Vec<&'static str>,
+    /// Names that its functions call.
+    calls: BTreeSet<&'static str>,
 }
 
 /// The files in topological order: callees first.
 fn units() -> &'static [Unit] {
     static UNITS: OnceLock<Vec<Unit>> = OnceLock::new();
     UNITS.get_or_init(|| {
-        let mut rest: Vec<Unit> =
-            SUPPORT.iter().map(|source| Unit { source, functions: functions(source.text) }).collect();
+        let mut rest: Vec<Unit> = SUPPORT.iter().map(Unit::new).collect();
         let mut ordered = Vec::new();
         while !rest.is_empty() {
             let calls_another = |unit: &Unit| {
-                rest.iter().any(|other| other.source != unit.source && other.is_called(unit.source.text))
+                rest.iter().any(|other| other.source != unit.source && other.is_called(&unit.calls))
             };
             let next =
                 rest.iter().position(|unit| !calls_another(unit)).expect("support files have cyclic calls");
@@ -32,12 +35,15 @@ fn units() -> &'static [Unit] {
 
 /// Paths of the files whose functions a kernel calls, directly or indirectly, in definition order.
 pub(crate) fn called(text: &str) -> Vec<&'static str> {
+    let tokens = tokenize(text).unwrap_or_default();
+    let mut calls = called_names(&tokens);
     let mut is_called = vec![false; units().len()];
     // A file follows the files that it calls.
-    for (index, unit) in units().iter().enumerate().rev() {
-        let by_another = units()[index + 1..].iter().zip(&is_called[index + 1..]);
-        let mut callers = by_another.filter(|(_, is_called)| **is_called).map(|(other, _)| other.source.text);
-        is_called[index] = unit.is_called(text) || callers.any(|caller| unit.is_called(caller));
+    for (unit, is_called) in units().iter().zip(&mut is_called).rev() {
+        *is_called = unit.is_called(&calls);
+        if *is_called {
+            calls.extend(&unit.calls);
+        }
     }
     let called = units().iter().zip(is_called).filter(|(_, is_called)| *is_called);
     called.map(|(unit, _)| unit.source.path).collect()
@@ -54,41 +60,16 @@ pub(crate) fn texts(paths: &[&str]) -> Vec<&'static str> {
 }
 
 impl Unit {
-    /// Whether a source calls one of its functions.
-    fn is_called(&self, text: &str) -> bool {
-        self.functions.iter().any(|function| calls(text, function))
+    fn new(source: &'static Source) -> Unit {
+        let tokens = tokenize(source.text).unwrap_or_default();
+        let functions = functions(&tokens).iter().map(|function| function.name).collect();
+        Unit { source, functions, calls: called_names(&tokens) }
     }
-}
 
-/// Names of the functions that a source defines: the word before `(` on unindented lines.
-fn functions(text: &'static str) -> Vec<&'static str> {
-    let is_definition =
-        |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && !line.starts_with("using");
-    let heads = text.lines().filter(is_definition).filter_map(|line| line.split_once('('));
-    heads
-        .filter_map(|(head, _)| head.trim_end().rsplit(|c: char| !is_word(c)).next())
-        .filter(|name| !name.is_empty())
-        .collect()
-}
-
-/// Whether a source calls a function, outside comments.
-fn calls(text: &str, function: &str) -> bool {
-    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
-    code.into_iter().any(|line| {
-        line.match_indices(function).any(|(at, _)| {
-            let before = line[..at].chars().next_back();
-            let after = line[at + function.len()..].trim_start_matches(is_template_argument);
-            !before.is_some_and(is_word) && after.starts_with('(')
-        })
-    })
-}
-
-fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
-
-fn is_template_argument(c: char) -> bool {
-    matches!(c, '<' | '>')
+    /// Whether one of its functions is among these names.
+    fn is_called(&self, names: &BTreeSet<&str>) -> bool {
+        self.functions.iter().any(|function| names.contains(function))
+    }
 }
 
 #[cfg(test)]
@@ -104,7 +85,8 @@ mod tests {
             ("// silu(x)", false),
             ("float silu = 0;", false),
         ] {
-            assert_eq!(calls(text, "silu"), expected, "{text}");
+            let tokens = tokenize(text).unwrap();
+            assert_eq!(called_names(&tokens).contains("silu"), expected, "{text}");
         }
     }
 
@@ -124,9 +106,9 @@ mod tests {
         let place = |name: &str| called.iter().position(|path| path.ends_with(name));
         assert!(place("q6_k").is_some(), "{called:?}");
         for (index, path) in called.iter().enumerate() {
-            let text = SUPPORT.iter().find(|source| source.path == *path).unwrap().text;
+            let calls = &units().iter().find(|unit| unit.source.path == *path).unwrap().calls;
             for (other, unit) in units().iter().enumerate() {
-                let is_needed = unit.source.path != *path && unit.is_called(text);
+                let is_needed = unit.source.path != *path && unit.is_called(calls);
                 assert!(!is_needed || called[..index].contains(&unit.source.path), "{path} {other}");
             }
         }

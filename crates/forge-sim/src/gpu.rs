@@ -13,11 +13,10 @@
 mod driver;
 
 use crate::compile::clang::CompileError;
-use crate::compile::signature::Signature;
 use crate::memory::buffers::{Bound, BufferId, Memory};
 use driver::{Address, Driver, Handle, call};
-use forge_kernels::decl::KernelDecl;
 use forge_kernels::ptx::{TARGETS, find_clang, translate};
+use forge_msl::{KernelDecl, Signature};
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CString, c_void};
@@ -186,9 +185,9 @@ impl Module {
         }
         // Two bindings may refer to the same buffer.
         let mut written: BTreeMap<usize, (BufferId, bool)> = BTreeMap::new();
-        for ((_, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
+        for (buffer, bound) in signature.buffers.iter().zip(bindings) {
             let entry = written.entry(bound.buffer.index()).or_insert((bound.buffer, false));
-            entry.1 |= bound.written && parameter.written;
+            entry.1 |= bound.written && buffer.written;
         }
         let mut buffers = BTreeMap::new();
         for (index, (buffer, written)) in &written {
@@ -200,7 +199,7 @@ impl Module {
         let mut scalars = scalars.to_vec();
         let mut parameters: Vec<Handle> =
             addresses.iter_mut().map(|address| (address as *mut Address).cast()).collect();
-        if signature.scalars().is_some() {
+        if signature.scalars.is_some() {
             parameters.push(scalars.as_mut_ptr().cast());
         }
         let [x, y, z] = groups;

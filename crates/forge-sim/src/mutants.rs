@@ -3,10 +3,11 @@
 
 use crate::check::fault::Fault;
 use crate::compile::clang::CompileError;
-use crate::compile::lexer::{Sort, Token, closing, tokens};
 use crate::compile::program::{Options, Program};
-use crate::compile::signature::{Malformed, Signature, kernels, split};
 use crate::sample::Sample;
+use forge_msl::{
+    DeclError, Function, Signature, Token, TokenKind, closing, functions, line_breaks, split_list, tokenize,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,7 +34,7 @@ pub struct Mutant {
     pub kernel: String,
     /// Line of the mutation.
     pub line: usize,
-    /// FaultKind of the mutation.
+    /// Kind of the mutation.
     pub plant: Mutation,
     /// The replaced source and its replacement.
     pub change: String,
@@ -57,13 +58,13 @@ pub enum MutantOutcome {
 }
 
 /// All mutants of a source, in line order.
-pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
-    let tokens = tokens(text);
-    let kernels = kernels(text)?;
+pub fn mutants(text: &str) -> Result<Vec<Mutant>, DeclError> {
+    let tokens = tokenize(text)?;
+    let (kernels, functions) = (Signature::parse_all(text)?, functions(&tokens));
     let mut found = Vec::new();
     for index in 0..tokens.len() {
         for (plant, range, replacement) in planted(text, &tokens, index) {
-            let Some(kernel) = owner(text, &tokens, &kernels, range.start) else { continue };
+            let Some(kernel) = owner(&tokens, &kernels, &functions, range.start) else { continue };
             let change = format!("`{}` -> `{replacement}`", one_line(&text[range.clone()]));
             let mutated = [&text[..range.start], &replacement, &text[range.end..]].concat();
             found.push(Mutant { kernel, line: tokens[index].line, plant, change, text: mutated });
@@ -76,24 +77,22 @@ pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
 fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Mutation, Range<usize>, String)> {
     let token = &tokens[index];
     let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
-    let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten()
+    let Some(close) = (token.kind == TokenKind::Word && opens).then(|| closing(tokens, index + 1)).flatten()
     else {
         return if token.is("?") { ternary(tokens, index) } else { Vec::new() };
     };
     // Keeps line numbers.
-    let padded = |range: &Range<usize>, with: &str| {
-        with.to_owned() + &crate::compile::lexer::blank(&text[range.clone()])
-    };
+    let padded = |range: &Range<usize>, with: &str| with.to_owned() + &line_breaks(&text[range.clone()]);
     match token.text {
         "threadgroup_barrier" | "simdgroup_barrier" => {
-            let range = token.start..tokens[close].end();
+            let range = token.offset..tokens[close].end();
             vec![(Mutation::Barrier, range.clone(), padded(&range, "(void)0"))]
         }
         "min" => {
-            let arguments = split(tokens, index + 2, close);
+            let arguments = split_list(tokens, index + 2..close);
             let [first, _] = arguments.as_slice() else { return Vec::new() };
-            let kept = format!("({})", &text[tokens[first.start].start..tokens[first.end - 1].end()]);
-            vec![(Mutation::Clamp, token.start..tokens[close].end(), kept)]
+            let kept = format!("({})", &text[tokens[first.start].offset..tokens[first.end - 1].end()]);
+            vec![(Mutation::Clamp, token.offset..tokens[close].end(), kept)]
         }
         "if" => {
             // The guard of an early exit is disabled by `false`, the guard of a block by `true`.
@@ -169,33 +168,24 @@ fn comparisons(tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>
         })
     };
     parts.retain(compares);
-    let bytes = |part: Range<usize>| tokens[part.start].start..tokens[part.end - 1].end();
+    let bytes = |part: Range<usize>| tokens[part.start].offset..tokens[part.end - 1].end();
     parts.into_iter().map(bytes).collect()
 }
 
 /// The kernel that a byte belongs to: the one around it, or the first that names the function around it.
-fn owner(text: &str, tokens: &[Token<'_>], kernels: &[Signature], at: usize) -> Option<String> {
-    if let Some(kernel) = kernels.iter().find(|kernel| kernel.body.contains(&at)) {
-        return Some(kernel.name.clone());
-    }
-    // A function: a name, parentheses and a brace, outside all braces.
-    let mut depth = 0;
-    let mut name = None;
-    for (index, token) in tokens.iter().enumerate().take_while(|(_, token)| token.start <= at) {
-        match token.text {
-            "{" => depth += 1,
-            "}" => depth -= 1,
-            "(" if depth == 0 && index > 0 && tokens[index - 1].sort == Sort::Word => {
-                name = Some(tokens[index - 1].text)
-            }
-            _ => {}
-        }
-    }
-    let name = name.filter(|_| depth > 0)?;
+fn owner(
+    tokens: &[Token<'_>],
+    kernels: &[Signature],
+    functions: &[Function<'_>],
+    at: usize,
+) -> Option<String> {
+    let function = functions.iter().find(|function| function.body.contains(&at))?;
     let uses = |kernel: &&Signature| {
-        crate::compile::lexer::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
+        let mut body = tokens.iter().filter(|token| kernel.body.contains(&token.offset));
+        body.any(|token| token.is(function.name))
     };
-    kernels.iter().find(uses).map(|kernel| kernel.name.clone())
+    let own = kernels.iter().find(|kernel| kernel.body.contains(&at));
+    own.or_else(|| kernels.iter().find(uses)).map(|kernel| kernel.name.clone())
 }
 
 fn one_line(text: &str) -> String {

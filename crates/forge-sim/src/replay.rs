@@ -210,7 +210,7 @@ impl<'p> Replay<'p> {
         let known = counted.map(|counted| counted.traffic);
         self.sim.count_traffic(self.traffic.is_some() && known.is_none());
         let ran =
-            self.sim.dispatch_with(&dispatch.kernel, &bindings, scalars, groups, Some(dispatch.threads), &[]);
+            self.sim.dispatch_with(&dispatch.kernel, &bindings, scalars, groups, Some(dispatch.threads));
         match (&mut self.traffic, known) {
             (Some(all), None) if ran => all.push(Counted { dispatch, traffic: self.sim.traffic() }),
             (_, Some(traffic)) if ran => self.sim.add_traffic(&dispatch.kernel, traffic),

@@ -122,7 +122,7 @@ impl Sample {
             };
             bindings.push(if given.written { id.write() } else { id.read() });
         }
-        sim.dispatch_with(&self.kernel, &bindings, &self.scalars, self.groups, Some(self.threads), &[]);
+        sim.dispatch_with(&self.kernel, &bindings, &self.scalars, self.groups, Some(self.threads));
         let left = bindings
             .iter()
             .filter(|bound| bound.written)

@@ -4,13 +4,11 @@ use crate::check::checker::{Counters, View};
 use crate::check::fault::{Fault, FaultKind};
 use crate::check::traffic::Traffic;
 use crate::compile::program::Program;
-use crate::compile::rewrite::{FIRST_THREADGROUP, POINTERS};
-use crate::compile::signature::{Signature, Source, Space};
 use crate::execute::engine::{Engine, LANES, MAX_THREADS};
 use crate::execute::hooks::set_engine;
 use crate::memory::buffers::{Bound, Memory};
 use crate::memory::shadow::Shadow;
-use crate::memory::threadgroup_memory::LIMIT;
+use forge_msl::Signature;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
@@ -50,10 +48,10 @@ impl<'p> Sim<'p> {
     /// Runs a kernel over `groups` threadgroups of its declared size. `bindings` are in the order of its
     /// buffers. Returns whether it ran to completion; faults are in [`Sim::faults`].
     pub fn dispatch(&mut self, kernel: &str, bindings: &[Bound], scalars: &[u32], groups: [u32; 3]) -> bool {
-        self.dispatch_with(kernel, bindings, scalars, groups, None, &[])
+        self.dispatch_with(kernel, bindings, scalars, groups, None)
     }
 
-    /// Like [`Sim::dispatch`], with an explicit threadgroup size and the bytes of each `[[threadgroup(n)]]`.
+    /// Like [`Sim::dispatch`], with an explicit threadgroup size.
     pub fn dispatch_with(
         &mut self,
         kernel: &str,
@@ -61,7 +59,6 @@ impl<'p> Sim<'p> {
         scalars: &[u32],
         groups: [u32; 3],
         threads: Option<u32>,
-        threadgroup: &[usize],
     ) -> bool {
         let Some(index) = self.program.find(kernel) else {
             self.reject(kernel, 0, format!("there is no kernel `{kernel}`"));
@@ -77,8 +74,8 @@ impl<'p> Sim<'p> {
         self.engine.watch.clear();
         self.engine.watch.program = self.program;
         self.engine.watch.kernel = index;
-        self.engine.pointers = [std::ptr::null_mut(); POINTERS];
-        if let Err(message) = self.bind(signature, bindings, scalars, threadgroup) {
+        self.engine.pointers = [std::ptr::null_mut(); Signature::MOST_SLOTS];
+        if let Err(message) = self.bind(signature, bindings, scalars) {
             self.reject(kernel, signature.line, message);
             return false;
         }
@@ -122,7 +119,7 @@ impl<'p> Sim<'p> {
             self.reject(name, line, format!("empty launch over {groups:?} threadgroups"));
             return None;
         }
-        let buffers = signature.buffers().len();
+        let buffers = signature.buffers.len();
         if buffers != bindings.len() {
             self.reject(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
             return None;
@@ -140,16 +137,10 @@ impl<'p> Sim<'p> {
         Some(threads)
     }
 
-    /// Binds the kernel's buffers, scalars and threadgroup memory.
-    fn bind(
-        &mut self,
-        signature: &Signature,
-        bindings: &[Bound],
-        scalars: &[u32],
-        threadgroup: &[usize],
-    ) -> Result<(), String> {
+    /// Binds the kernel's buffers and scalars.
+    fn bind(&mut self, signature: &Signature, bindings: &[Bound], scalars: &[u32]) -> Result<(), String> {
         self.memory.reserve_windows(bindings.len());
-        for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
+        for (parameter, bound) in signature.buffers.iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
             let bytes =
                 if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
@@ -162,7 +153,7 @@ impl<'p> Sim<'p> {
             let buffer = &mut self.memory.buffers[bound.buffer.index()];
             let shadow =
                 buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
-            self.engine.pointers[slot] = window.start as *mut c_void;
+            self.engine.pointers[parameter.slot as usize] = window.start as *mut c_void;
             self.engine.watch.views.push(View {
                 start: window.start,
                 bytes,
@@ -176,10 +167,10 @@ impl<'p> Sim<'p> {
                 name: parameter.name.clone(),
             });
         }
-        if let Some((slot, parameter)) = signature.scalars() {
+        if let Some(parameter) = &signature.scalars {
             // The scalars are read-only and outlive the dispatch.
             let start = scalars.as_ptr() as usize;
-            self.engine.pointers[slot] = start as *mut c_void;
+            self.engine.pointers[parameter.slot as usize] = start as *mut c_void;
             self.engine.watch.views.push(View {
                 start,
                 bytes: scalars.len() * 4,
@@ -192,20 +183,6 @@ impl<'p> Sim<'p> {
                 floor: 0,
                 name: parameter.name.clone(),
             });
-        }
-        for parameter in &signature.parameters {
-            let Source::Slot(Space::Threadgroup, slot) = parameter.source else { continue };
-            let bytes = *threadgroup
-                .get(slot)
-                .ok_or_else(|| format!("`{}`: missing size of threadgroup memory", parameter.name))?;
-            let id = u32::MAX - slot as u32;
-            let Ok((address, _)) = self.engine.watch.arena.array(id, bytes, || parameter.name.clone()) else {
-                return Err(format!(
-                    "`{}`: {bytes} bytes of threadgroup memory exceed the limit of {LIMIT}",
-                    parameter.name
-                ));
-            };
-            self.engine.pointers[FIRST_THREADGROUP + slot] = address as *mut c_void;
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Limits of linear layers.
 
 use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
-use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::{Knobs, LinearKernel, Rows, STRETCH};
+use forge_msl::KernelDecl;
 use forge_ops::Epilogue;
 
 impl Limits<'_> {

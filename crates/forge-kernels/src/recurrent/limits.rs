@@ -2,10 +2,10 @@
 
 use crate::context::LANES;
 use crate::context::WIDEST_HEAD;
-use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::DeltaChunksKernel;
+use forge_msl::KernelDecl;
 use forge_ops::{CausalConv, DeltaRule, DeltaStep, GatedRmsNorm};
 
 /// Maximum number of taps.

@@ -1,6 +1,6 @@
 //! Compiles C++ source to a shared library with clang. Libraries are cached by the hash of all inputs.
 
-use crate::compile::signature::Malformed;
+use forge_msl::DeclError;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ pub enum CompileError {
     )]
     NoClang,
     /// A signature that cannot be read.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
+    #[error("kernels.metal: {0}")]
+    Declaration(#[from] DeclError),
     /// Clang rejected the source.
     #[error("clang failed to compile the kernels:\n{0}")]
     Rejected(String),

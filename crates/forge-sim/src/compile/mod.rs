@@ -1,7 +1,5 @@
 //! From the text of `kernels.metal` to callable code.
 
 pub(crate) mod clang;
-pub(crate) mod lexer;
 pub(crate) mod program;
 pub(crate) mod rewrite;
-pub(crate) mod signature;

@@ -2,9 +2,9 @@
 
 use crate::compile::clang::{CompileError, library};
 use crate::compile::rewrite::rewrite;
-use crate::compile::signature::Signature;
 use crate::execute::hooks::{TABLE, Table};
 use addr2line::Loader;
+use forge_msl::Signature;
 use libloading::{Library, Symbol};
 use std::cell::OnceCell;
 use std::ffi::c_void;

@@ -1,8 +1,10 @@
 //! Rewrites Metal source to C++ for clang. Threadgroup arrays become references to memory of the executor, unselected
 //! kernels are removed, and each kernel gets a function that calls it for one thread. Line numbers do not change.
 
-use crate::compile::lexer::{Sort, Token, blank, edit, tokens};
-use crate::compile::signature::{Malformed, Signature, Source, Space, kernels, split};
+use forge_msl::{
+    Buffer, Builtin, DeclError, DeclFault, Scalars, Signature, ThreadgroupDecl, ThreadgroupVariable, edit,
+    line_breaks, threadgroup_decls, tokenize,
+};
 use std::fmt::Write;
 
 /// Index of each launch builtin in the words that the executor passes to a thread.
@@ -26,16 +28,13 @@ pub(crate) const BUILTINS: &[(&str, usize)] = &[
 /// Number of words that the executor passes to a thread.
 pub(crate) const BUILTIN_WORDS: usize = 24;
 
-/// Index of the first threadgroup pointer in the pointers that the executor passes to a thread.
-pub(crate) const FIRST_THREADGROUP: usize = 31;
-
-/// Number of pointers that the executor passes to a thread.
-pub(crate) const POINTERS: usize = FIRST_THREADGROUP + 8;
-
 /// The C++ of `text` and its kernels; with `only`, other kernels are removed.
-pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), Malformed> {
+pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), DeclError> {
     let (text, found) = select(text, only)?;
-    let mut source = edit(&text, &arrays(&text)?);
+    let tokens = tokenize(&text)?;
+    let arrays = threadgroup_decls(&text, &tokens)?;
+    let reference = |decl: ThreadgroupDecl<'_>| (decl.range.clone(), references(&text, &decl));
+    let mut source = edit(&text, arrays.into_iter().map(reference));
     source.push_str("\n#line 1 \"calls\"\n");
     for kernel in &found {
         write_call(&mut source, kernel)?;
@@ -44,73 +43,23 @@ pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<
 }
 
 /// `text` without the unselected kernels, and the selected ones.
-fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), Malformed> {
-    let all = kernels(text)?;
+fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), DeclError> {
+    let all = Signature::parse_all(text)?;
     let Some(only) = only else { return Ok((text.to_owned(), all)) };
-    let (kept, dropped): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|kernel| only.contains(&kernel.name.as_str()));
-    let edits: Vec<_> = dropped
-        .into_iter()
-        .map(|kernel| (kernel.range.clone(), blank(&text[kernel.range.clone()])))
-        .collect();
-    let edited = edit(text, &edits);
+    let dropped = all.into_iter().filter(|kernel| !only.contains(&kernel.name.as_str()));
+    let text = edit(text, dropped.map(|kernel| (kernel.range.clone(), line_breaks(&text[kernel.range]))));
     // Removing kernels has moved the ranges.
-    if edits.is_empty() {
-        return Ok((edited, kept));
-    }
-    let kept = kernels(&edited)?;
-    Ok((edited, kept))
+    let kept = Signature::parse_all(&text)?;
+    Ok((text, kept))
 }
 
-/// The edits that turn declarations of threadgroup variables into references.
-fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed> {
-    let tokens = tokens(text);
-    let mut edits = Vec::new();
-    for (index, token) in tokens.iter().enumerate() {
-        if token.sort == Sort::Directive
-            && token.text.starts_with("#define")
-            && token.text.contains("threadgroup ")
-        {
-            let message = "unsupported threadgroup memory in a macro: declare it outside macros".to_owned();
-            return Err(Malformed { line: token.line, message });
-        }
-        let begins = index > 0
-            && (matches!(tokens[index - 1].text, ";" | "{" | "}")
-                || tokens[index - 1].sort == Sort::Directive);
-        if !token.is("threadgroup") || !begins {
-            continue;
-        }
-        let Some(end) = (index..tokens.len()).find(|at| tokens[*at].is(";")) else { continue };
-        if let Some(replacement) = declaration(text, &tokens, index + 1, end) {
-            edits.push((token.start..tokens[end].end(), replacement));
-        }
-    }
-    Ok(edits)
-}
-
-/// The replacement of `threadgroup <tokens[from..end]>;`; `None` if it declares pointers.
-fn declaration(text: &str, tokens: &[Token<'_>], from: usize, end: usize) -> Option<String> {
-    let declared = &tokens[from..end];
-    let mut depth = 0;
-    for token in declared {
-        match token.text {
-            "[" | "(" => depth += 1,
-            "]" | ")" => depth -= 1,
-            "*" | "&" | "=" if depth == 0 => return None,
-            _ => {}
-        }
-    }
-    let parts = split(tokens, from, end);
-    // The first part has the type, the name and its dimensions.
-    let first = parts.first()?.clone();
-    let bracket = first.clone().find(|at| tokens[*at].is("[")).unwrap_or(first.end);
-    let name = bracket.checked_sub(1).filter(|at| *at > from)?;
-    let element = &text[tokens[from].start..tokens[name - 1].end()];
+/// The references that replace a declaration of threadgroup variables.
+fn references(text: &str, decl: &ThreadgroupDecl<'_>) -> String {
+    let element = decl.element;
     let mut written = String::new();
-    for (index, part) in parts.iter().enumerate() {
-        let name = if index == 0 { name } else { part.start };
-        let dimensions = &text[tokens[name].end()..tokens[part.end - 1].end()];
-        let (id, name) = (tokens[name].start, tokens[name].text);
+    for ThreadgroupVariable { name, dimensions } in &decl.variables {
+        let end = dimensions.last().unwrap_or(name).end();
+        let (id, dimensions, name) = (name.offset, &text[name.end()..end], name.text);
         let _ = write!(
             written,
             "typedef {element} forge_type_{id}{dimensions}; forge_type_{id}& {name} = *(forge_type_{id}*)\
@@ -118,39 +67,30 @@ fn declaration(text: &str, tokens: &[Token<'_>], from: usize, end: usize) -> Opt
         );
     }
     // Keeps the line breaks of a declaration.
-    written.push_str(&blank(&text[tokens[from].start..tokens[end].end()]));
-    Some(written)
+    written.push_str(&line_breaks(&text[decl.range.clone()]));
+    written
 }
 
 /// Writes the function that calls a kernel for one thread, and the size of its scalars.
-fn write_call(source: &mut String, kernel: &Signature) -> Result<(), Malformed> {
-    let malformed = |message: String| Malformed { line: kernel.line, message };
+fn write_call(source: &mut String, kernel: &Signature) -> Result<(), DeclError> {
     let mut arguments = Vec::new();
-    for parameter in &kernel.parameters {
-        let (element, name) = (&parameter.element, &parameter.name);
-        arguments.push(match &parameter.source {
-            Source::Builtin(builtin) => {
-                let Some((_, offset)) = BUILTINS.iter().find(|(known, _)| known == builtin) else {
-                    return Err(malformed(format!("`{name}`: unknown launch builtin `{builtin}`")));
-                };
-                format!("forge_builtin<{element}>(words + {offset})")
-            }
-            Source::Slot(space, slot) => {
-                let (first, limit) = match space {
-                    Space::Threadgroup => (FIRST_THREADGROUP, POINTERS - FIRST_THREADGROUP),
-                    _ => (0, FIRST_THREADGROUP),
-                };
-                if *slot >= limit {
-                    return Err(malformed(format!(
-                        "`{name}`: slot {slot} is out of range; the limit is {limit}"
-                    )));
-                }
-                let star = if parameter.reference { "*" } else { "" };
-                format!("{star}({element}*)pointers[{}]", first + slot)
-            }
-        });
+    for Buffer { element, written, slot, .. } in &kernel.buffers {
+        let access = if *written { "" } else { "const " };
+        arguments.push(format!("(device {access}{element}*)pointers[{slot}]"));
     }
-    let size = kernel.scalars().map_or("0".to_owned(), |(_, scalars)| format!("sizeof({})", scalars.element));
+    let mut size = "0".to_owned();
+    if let Some(Scalars { element, slot, .. }) = &kernel.scalars {
+        arguments.push(format!("*(constant {element}*)pointers[{slot}]"));
+        size = format!("sizeof(constant {element})");
+    }
+    for Builtin { element, attribute, line, .. } in &kernel.builtins {
+        let Some((_, offset)) = BUILTINS.iter().find(|(known, _)| known == attribute) else {
+            let known = BUILTINS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+            let fault = DeclFault::Builtin { attribute: attribute.clone(), known };
+            return Err(DeclError { line: *line, fault });
+        };
+        arguments.push(format!("forge_builtin<{element}>(words + {offset})"));
+    }
     let name = &kernel.name;
     let _ = writeln!(
         source,

@@ -4,12 +4,13 @@
 use crate::check::checker::{Checker, site};
 use crate::check::fault::FaultKind;
 use crate::compile::program::Call;
-use crate::compile::rewrite::{BUILTIN_WORDS, POINTERS};
+use crate::compile::rewrite::BUILTIN_WORDS;
 use crate::execute::barriers::Simdgroup;
 use crate::execute::fibre::{Fibre, Pause, acquire, release};
 use crate::execute::hooks::engine;
 use crate::memory::shadow::{Clocks, HOST, Shadow};
 use crate::memory::threadgroup_memory::{Arena, LIMIT};
+use forge_msl::Signature;
 use std::ffi::{CStr, c_void};
 use std::io;
 
@@ -59,7 +60,7 @@ pub(crate) struct Engine {
     pub(crate) stopped: bool,
     pub(crate) clock: u32,
     pub(crate) call: Option<Call>,
-    pub(crate) pointers: [*mut c_void; POINTERS],
+    pub(crate) pointers: [*mut c_void; Signature::MOST_SLOTS],
     pub(crate) words: [u32; BUILTIN_WORDS],
 }
 
@@ -76,7 +77,7 @@ impl Engine {
             stopped: false,
             clock: HOST + 1,
             call: None,
-            pointers: [std::ptr::null_mut(); POINTERS],
+            pointers: [std::ptr::null_mut(); Signature::MOST_SLOTS],
             words: [0; BUILTIN_WORDS],
         })
     }

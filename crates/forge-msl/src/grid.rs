@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use crate::decl::cursor::{Cursor, Result};
-use crate::decl::token::{Kind, Token, tokenize};
-use crate::decl::{DeclError, DeclFault};
+use crate::cursor::Cursor;
+use crate::error::{DeclError, DeclFault, Result};
+use crate::token::{Token, TokenKind, grid_text, tokenize};
 
 /// Threadgroups along one axis, in terms of a kernel's scalars. Constant subexpressions are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,16 +116,11 @@ impl fmt::Display for Expr {
     }
 }
 
-/// Text after `// grid:`.
-pub(crate) fn grid_text(comment: &str) -> Option<&str> {
-    comment.strip_prefix("//")?.trim_start().strip_prefix("grid:")
-}
-
 /// Parses `// grid: x, y, z`. Missing dimensions are 1.
 pub(crate) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
     let moved = |error: DeclError| DeclError { line: comment.line, ..error };
     let tokens = tokenize(grid_text(comment.text).unwrap_or_default()).map_err(moved)?;
-    let mut cursor = Cursor { tokens: &tokens, at: 0 };
+    let mut cursor = Cursor::new(&tokens);
     let mut dimensions = vec![cursor.sum().map_err(moved)?];
     while cursor.accept(",") {
         dimensions.push(cursor.sum().map_err(moved)?);
@@ -164,7 +159,7 @@ impl Cursor<'_> {
             self.expect(")")?;
             return Ok(inside);
         }
-        if self.is_symbol(1, "(") && self.accept("ceil") {
+        if self.is(1, "(") && self.accept("ceil") {
             self.expect("(")?;
             let left = self.sum()?;
             self.expect("/")?;
@@ -172,7 +167,7 @@ impl Cursor<'_> {
             self.expect(")")?;
             return self.value(Expr::ceil_divide(left, right));
         }
-        if self.peek().is_some_and(|token| token.kind == Kind::Number) {
+        if self.peek().is_some_and(|token| token.kind == TokenKind::Number) {
             return self.number("an integer").map(Expr::Literal);
         }
         let scalar = self.word("a number, a scalar, `ceil(a / b)` or parentheses")?;

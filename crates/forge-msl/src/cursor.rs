@@ -1,9 +1,7 @@
 //! Token cursor with the basic steps of all parsers.
 
-use crate::decl::token::{Kind, Token};
-use crate::decl::{DeclError, DeclFault};
-
-pub(crate) type Result<T> = std::result::Result<T, DeclError>;
+use crate::error::{DeclError, DeclFault, Result};
+use crate::token::{Token, TokenKind, closing};
 
 /// Reads tokens from first to last.
 pub(crate) struct Cursor<'a> {
@@ -12,17 +10,21 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    pub(crate) fn new(tokens: &'a [Token<'a>]) -> Cursor<'a> {
+        Cursor { tokens, at: 0 }
+    }
+
     pub(crate) fn peek(&self) -> Option<Token<'a>> {
         self.tokens.get(self.at).copied()
     }
 
-    pub(crate) fn is_symbol(&self, ahead: usize, symbol: &str) -> bool {
-        let token = self.tokens.get(self.at + ahead);
-        token.is_some_and(|token| token.kind == Kind::Symbol && token.text == symbol)
+    /// Whether the token that is `ahead` tokens from here has this text.
+    pub(crate) fn is(&self, ahead: usize, text: &str) -> bool {
+        self.tokens.get(self.at + ahead).is_some_and(|token| token.is(text))
     }
 
     /// Line number for errors at this position.
-    pub(crate) fn line(&self) -> u32 {
+    pub(crate) fn line(&self) -> usize {
         self.peek().or(self.tokens.last().copied()).map_or(1, |token| token.line)
     }
 
@@ -34,7 +36,7 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn word(&mut self, expected: &'static str) -> Result<Token<'a>> {
         match self.peek() {
-            Some(token) if token.kind == Kind::Word => {
+            Some(token) if token.kind == TokenKind::Word => {
                 self.at += 1;
                 Ok(token)
             }
@@ -43,7 +45,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn accept(&mut self, text: &str) -> bool {
-        let accepted = self.peek().is_some_and(|token| token.text == text);
+        let accepted = self.is(0, text);
         self.at += usize::from(accepted);
         accepted
     }
@@ -53,7 +55,11 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn number(&mut self, expected: &'static str) -> Result<u32> {
-        match self.peek().filter(|token| token.kind == Kind::Number).and_then(|token| integer(token.text)) {
+        match self
+            .peek()
+            .filter(|token| token.kind == TokenKind::Number)
+            .and_then(|token| integer(token.text))
+        {
             Some(value) => {
                 self.at += 1;
                 Ok(value)
@@ -63,31 +69,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// The tokens inside the bracket that opens here. Moves behind the closing one.
-    pub(crate) fn bracketed(&mut self) -> Result<&'a [Token<'a>]> {
-        let opening = self.line();
-        let start = self.at + 1;
-        let mut depth = 0_usize;
-        while let Some(token) = self.peek() {
-            self.at += 1;
-            if token.kind != Kind::Symbol {
-                continue;
-            }
-            match token.text {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            if depth == 0 {
-                return Ok(&self.tokens[start..self.at - 1]);
-            }
+    pub(crate) fn bracketed(&mut self, open: &str) -> Result<&'a [Token<'a>]> {
+        if !self.is(0, open) {
+            return self.expected(&format!("`{open}`"));
         }
-        Err(DeclError { line: opening, fault: DeclFault::Unclosed })
-    }
-
-    pub(crate) fn skip_comments(&mut self) {
-        while self.peek().is_some_and(|token| token.kind == Kind::Comment) {
-            self.at += 1;
-        }
+        let unclosed = DeclError { line: self.line(), fault: DeclFault::Unclosed };
+        let end = closing(self.tokens, self.at).ok_or(unclosed)?;
+        let inside = &self.tokens[self.at + 1..end];
+        self.at = end + 1;
+        Ok(inside)
     }
 }
 

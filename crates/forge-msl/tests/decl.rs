@@ -1,6 +1,6 @@
 //! The signature parser: round trips, and the line of every syntax error.
 
-use forge_kernels::{Expr, KernelDecl};
+use forge_msl::{Expr, KernelDecl};
 
 /// A valid kernel, in which tests change one thing.
 const RIGHT: &str = "\
@@ -132,6 +132,8 @@ fn faults_have_a_line_and_a_hint() {
             ("device const float4* x [[buffer(0)]],\n    device half* y [[buffer(1)]],", &buffers),
         ]),
         changed(&[("constant ScaleArgs&", "constant OtherArgs&")]),
+        changed(&[("constant ScaleArgs&", "constant ScaleArgs*")]),
+        changed(&[("device half* y", "threadgroup half* y")]),
         changed(&[("    uint width;", "    float width;")]),
         changed(&[("float tile[8 * (4 + 1)]", "float tile[8193]")]),
         changed(&[("float tile[8 * (4 + 1)]", "float tile[args.rows]")]),
@@ -160,6 +162,8 @@ fn faults_have_a_line_and_a_hint() {
     line 13: kernel `scale` has no scalars: add a last parameter `constant Args& args`
     line 13: kernel `scale` has 32 slots; the maximum is 31
     line 16: kernel `scale` uses struct `OtherArgs`, which is not declared above it
+    line 16: expected `&`, found `*`
+    line 15: expected `device`, `constant` or a launch builtin, found `threadgroup`
     line 5: scalar `width` has type `float`: expected `uint`
     line 13: kernel `scale` has 32832 bytes of threadgroup memory; the maximum is 32768
     line 19: the size of threadgroup array `tile` is not a number
