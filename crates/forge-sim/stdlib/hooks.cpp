@@ -7,7 +7,7 @@ struct forge_table {
     void (*access)(void* at, uint code, void* where);
     void (*range)(void* at, ulong size, uint write, void* where);
     void (*barrier)(uint simdgroup, uint flags, void* where);
-    void* (*meet)(const void* value, uint size, void* where);
+    void* (*exchange)(const void* value, uint size, void* where);
     uint (*pass)(void* where);
     void* (*threadgroup)(uint id, ulong size, uint alignment, const char* name);
     void (*atomic)(void* at, uint size, uint kind, void* where);
@@ -22,8 +22,8 @@ EXPORT void forge_bind(const forge_table* given) { table = *given; }
 
 HOOK void forge_threadgroup_barrier(uint flags) { table.barrier(0, flags, HERE); }
 HOOK void forge_simdgroup_barrier(uint flags) { table.barrier(1, flags, HERE); }
-HOOK void* forge_meet(const void* value, uint size, void* where) { return table.meet(value, size, where); }
-HOOK uint forge_pass() { return table.pass(HERE); }
+HOOK void* forge_exchange(const void* value, uint size, void* where) { return table.exchange(value, size, where); }
+HOOK uint forge_lane_index() { return table.pass(HERE); }
 HOOK void* forge_threadgroup(uint id, ulong size, uint alignment, const char* name) { return table.threadgroup(id, size, alignment, name); }
 HOOK void forge_atomic(void* at, uint size, uint kind, void* where) { table.atomic(at, size, kind, where); }
 

@@ -1,16 +1,16 @@
-// What kernels call of the executor: barriers, meetings of a simdgroup, threadgroup memory, atomics.
+// What kernels call of the executor: barriers, exchanges of a simdgroup, threadgroup memory, atomics.
 // Every function here is defined in hooks.cpp, which passes on the caller's address.
 #pragma once
 // Calls that all threads make together: the compiler may neither copy such a call into branches, nor merge two.
-#define FORGE_TOGETHER convergent, nomerge
-#define FORGE_APART static __attribute__((noinline, FORGE_TOGETHER, disable_sanitizer_instrumentation))
+#define FORGE_CONVERGENT convergent, nomerge
+#define FORGE_OUTLINED static __attribute__((noinline, FORGE_CONVERGENT, disable_sanitizer_instrumentation))
 #define FORGE_HERE __builtin_return_address(0)
 
 // Where the lanes of a simdgroup put a value each, and then read all of them.
-struct forge_meeting {
+struct forge_simd_values {
     uint ready;  // set by the first lane that has computed `result`
     uint lanes;  // of this simdgroup
-    uint lane;   // the caller's own: written at each return of forge_meet
+    uint lane;   // the caller's own: written at each return of forge_exchange
     uint padding;
     alignas(64) uchar result[512];
     alignas(64) uchar value[32][32];
@@ -18,12 +18,12 @@ struct forge_meeting {
 
 extern "C" {
 // Waits until every thread of the threadgroup (or simdgroup) is here. Flags: 1 device memory, 2 threadgroup memory.
-void forge_threadgroup_barrier(uint flags) __attribute__((FORGE_TOGETHER));
-void forge_simdgroup_barrier(uint flags) __attribute__((FORGE_TOGETHER));
+void forge_threadgroup_barrier(uint flags) __attribute__((FORGE_CONVERGENT));
+void forge_simdgroup_barrier(uint flags) __attribute__((FORGE_CONVERGENT));
 // Waits until every lane of the simdgroup has brought its value to the operation at `where`.
-forge_meeting* forge_meet(const void* value, uint size, void* where) __attribute__((FORGE_TOGETHER));
+forge_simd_values* forge_exchange(const void* value, uint size, void* where) __attribute__((FORGE_CONVERGENT));
 // Notes that the lane has come to an operation that all lanes must reach, without waiting. Returns its index.
-uint forge_pass(void) __attribute__((FORGE_TOGETHER));
+uint forge_lane_index(void) __attribute__((FORGE_CONVERGENT));
 // The threadgroup's array number `id`, of `size` bytes.
 void* forge_threadgroup(uint id, ulong size, uint alignment, const char* name);
 // Kind: 0 load, 1 store, 2 both.

@@ -19,7 +19,7 @@ FORGE_INLINE uint forge_matrix_column(uint lane) { return ((lane >> 2) & 2u) * 2
 
 // Makes a diagonal matrix, as Metal's constructor does.
 template <class T, int C, int R> simdgroup_matrix<T, C, R>::simdgroup_matrix(T value) {
-    uint lane = forge_pass(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
+    uint lane = forge_lane_index(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
     held = vec<T, 2>{row == column ? value : T(0), row == column + 1u ? value : T(0)};
 }
 
@@ -32,7 +32,7 @@ template <class T, int C, int R> FORGE_INLINE simdgroup_matrix<T, C, R> make_fil
 template <class T> FORGE_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8, 8>& matrix, const T* source,
                                                     ulong stride = 8, vec<ulong, 2> origin = vec<ulong, 2>(0ul),
                                                     bool transposed = false) {
-    uint lane = forge_pass(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
+    uint lane = forge_lane_index(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
     // The origin is that of the matrix in memory: it is not transposed.
     const T* corner = source + origin.y * stride + origin.x;
     if (transposed) matrix.held = vec<T, 2>{corner[column * stride + row], corner[(column + 1u) * stride + row]};
@@ -41,7 +41,7 @@ template <class T> FORGE_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8
 
 template <class T> FORGE_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> matrix, T* target, ulong stride = 8,
                                                      vec<ulong, 2> origin = vec<ulong, 2>(0ul), bool transposed = false) {
-    uint lane = forge_pass(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
+    uint lane = forge_lane_index(), row = forge_matrix_row(lane), column = forge_matrix_column(lane);
     T* corner = target + origin.y * stride + origin.x;
     if (transposed) {
         corner[column * stride + row] = matrix.held.x;
@@ -54,18 +54,18 @@ template <class T> FORGE_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m
 
 // d = a b + c, each element summed in float in the order of k.
 template <class D, class A, class B, class C>
-FORGE_APART vec<D, 2> forge_multiply(vec<A, 2> a, vec<B, 2> b, vec<C, 2> c) {
+FORGE_OUTLINED vec<D, 2> forge_multiply(vec<A, 2> a, vec<B, 2> b, vec<C, 2> c) {
     struct Brought {
         vec<A, 2> a;
         vec<B, 2> b;
         vec<C, 2> c;
     } own = {a, b, c};
     static_assert(sizeof(Brought) <= 32, "a lane brings at most 32 bytes");
-    forge_meeting* meeting = forge_meet(&own, sizeof(own), FORGE_HERE);
-    if (!meeting->ready) {
+    forge_simd_values* values = forge_exchange(&own, sizeof(own), FORGE_HERE);
+    if (!values->ready) {
         float left[8][8], right[8][8], sum[8][8];
         for (uint lane = 0; lane < 32u; lane++) {
-            Brought it = forge_lane<Brought>(meeting, lane);
+            Brought it = forge_lane<Brought>(values, lane);
             uint row = forge_matrix_row(lane), column = forge_matrix_column(lane);
             left[row][column] = float(it.a.x), left[row][column + 1u] = float(it.a.y);
             right[row][column] = float(it.b.x), right[row][column + 1u] = float(it.b.y);
@@ -79,12 +79,12 @@ FORGE_APART vec<D, 2> forge_multiply(vec<A, 2> a, vec<B, 2> b, vec<C, 2> c) {
         }
         for (uint lane = 0; lane < 32u; lane++) {
             uint row = forge_matrix_row(lane), column = forge_matrix_column(lane);
-            __builtin_memcpy(meeting->result + lane * 8u, &sum[row][column], 8);
+            __builtin_memcpy(values->result + lane * 8u, &sum[row][column], 8);
         }
-        meeting->ready = 1;
+        values->ready = 1;
     }
     float mine[2];
-    __builtin_memcpy(mine, meeting->result + meeting->lane * 8u, 8);
+    __builtin_memcpy(mine, values->result + values->lane * 8u, 8);
     return vec<D, 2>{D(mine[0]), D(mine[1])};
 }
 

@@ -4,7 +4,7 @@ use crate::check::checker::site;
 use crate::execute::engine::{Engine, LANES, State};
 use std::ffi::c_void;
 
-/// The values of all lanes in a simdgroup operation: `forge_meeting` of `hooks.h`.
+/// The values of all lanes in a simdgroup operation: `forge_simd_values` of `hooks.h`.
 #[repr(C, align(64))]
 pub(crate) struct Rendezvous {
     ready: u32,
