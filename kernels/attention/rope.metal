@@ -48,10 +48,10 @@ kernel void {{ name }}(
     float2 channels = float2(x[head + one], x[head + other]);
 {% if pairs < half %}
     if (k < {{ pairs }}u) {
-        channels = rope_pair(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
+        channels = rope(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
     }
 {% else %}
-    channels = rope_pair(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
+    channels = rope(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
 {% endif %}
     y[head + one] = channels.x;
     y[head + other] = channels.y;

@@ -158,10 +158,10 @@ kernel void {{ name }}(
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if pairs == half %}
-            channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            channels[i] = rope(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% elif pairs %}
             if (k < {{ pairs }}u) {
-                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+                channels[i] = rope(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% endif %}
 {% if norm and after_rope %}
@@ -221,7 +221,7 @@ kernel void {{ name }}(
     {{ "float2" if pairs else "const float2" }} channels = float2(source[one], source[other]);
 {% if pairs %}
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
 {% endif %}
 

@@ -112,10 +112,10 @@ kernel void {{ name }}(
             float2 channels = float2(query[one], query[other]);
 {% if pairs < half %}
             if (k < {{ pairs }}u) {
-                channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+                channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% else %}
-            channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+            channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
             target[one] = channels.x;
             target[other] = channels.y;

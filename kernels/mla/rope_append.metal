@@ -75,10 +75,10 @@ kernel void {{ name }}(
     float2 channels = float2(query[one], query[other]);
 {% if pairs < half %}
     if (k < {{ pairs }}u) {
-        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
 {% else %}
-    channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+    channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
     device float* target = q_rope + (row * {{ heads }}u + head) * {{ rope_width }}u;
     target[one] = channels.x;

@@ -144,7 +144,7 @@ fn rejects_impossible_attention() {
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        rejection("rope_pair", Spec::RotateAppend(rotate(2, 16))),
+        rejection("rope", Spec::RotateAppend(rotate(2, 16))),
         rejection("a", with_prologue(rotate(17, 128))),
         rejection("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         rejection("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
@@ -186,7 +186,7 @@ fn rejects_impossible_attention() {
         rejection("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
-    invalid kernel name `rope_pair`: use letters, digits and underscores, and no C++ keyword or support function
+    invalid kernel name `rope`: use letters, digits and underscores, and no C++ keyword or support function
     kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rotate_append
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: epsilon is inf: it has to be finite; check the configuration

@@ -81,10 +81,10 @@
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if pairs == half %}
-            channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            channels[i] = rope(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% elif pairs %}
             if (k < {{ pairs }}u) {
-                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+                channels[i] = rope(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% endif %}
 {% if prologue.norm and prologue.norm.after_rope %}
@@ -106,7 +106,7 @@
 {% if prologue.norm and pairs == half and not prologue.norm.after_rope %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-                channels[i] = rope_pair(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+                channels[i] = rope(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% if prologue.norm and pairs == half and prologue.norm.after_rope %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}

@@ -29,10 +29,10 @@
         float2 channels = float2(rope_key[one], rope_key[other]);
 {% if pairs < half %}
         if (k < {{ pairs }}u) {
-            channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+            channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
         }
 {% else %}
-        channels = rope_pair(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        channels = rope(channels, float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
         line[{{ width }}u + one] = float({{ element }}(channels.x));
         line[{{ width }}u + other] = float({{ element }}(channels.y));
