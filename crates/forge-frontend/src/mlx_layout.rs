@@ -62,11 +62,11 @@ impl Decoder {
         let taps = tensors.get(&format!("{layer}.linear_attn.conv1d.weight"));
         let stack = tensors.get(&format!("{layer}.mlp.switch_mlp.gate_proj.weight"));
         // Binding checks later that all taps have this layout.
-        block.turned = match self.converted {
+        block.transposed = match self.converted {
             Some(_) => is_converted,
             None => stack.is_some() || taps.is_some_and(is_transposed),
         };
-        if block.turned {
+        if block.transposed {
             let head_norm = self.attention.head_norm.as_mut().map(|norm| &mut norm.norm);
             [Some(&mut self.norm), head_norm].into_iter().flatten().for_each(|norm| norm.plus_one = false);
         }

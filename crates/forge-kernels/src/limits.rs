@@ -115,9 +115,12 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
-            limits.holds("the number of KV heads of a row", 0, rotate.brings != KvSource::Nothing, || {
-                "that of the cache: use `rotate` for queries only".to_owned()
-            })?;
+            limits.holds(
+                "the number of KV heads of a row",
+                0,
+                rotate.kv_source != KvSource::Nothing,
+                || "that of the cache: use `rotate` for queries only".to_owned(),
+            )?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }

@@ -148,7 +148,7 @@ fn rejects_impossible_attention() {
         rejection("a", with_prologue(rotate(17, 128))),
         rejection("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         rejection("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        rejection("a", Spec::RotateAppend(RotateAppend { brings: KvSource::Nothing, ..rotate(2, 16) })),
+        rejection("a", Spec::RotateAppend(RotateAppend { kv_source: KvSource::Nothing, ..rotate(2, 16) })),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
         rejection("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
@@ -539,7 +539,7 @@ fn rejects_impossible_mla() {
     let append = |width, rope_width, cache| {
         rejection("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
     };
-    let unfolded = |change: fn(&mut MlaExpandedKernel)| {
+    let expanded = |change: fn(&mut MlaExpandedKernel)| {
         let mut attend = Kernel {
             op: MlaAttentionExpanded {
                 heads: 4,
@@ -584,12 +584,12 @@ fn rejects_impossible_mla() {
             "a",
             Spec::MlaLoadLatents(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 }),
         ),
-        unfolded(|attend| attend.op.values = 0),
-        unfolded(|attend| attend.op.scale = f32::NAN),
-        unfolded(|attend| attend.op.queries_pitch = 511),
-        unfolded(|attend| attend.layout.tile = 24),
-        unfolded(|attend| attend.layout.operand = Operand::F16),
-        unfolded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
+        expanded(|attend| attend.op.values = 0),
+        expanded(|attend| attend.op.scale = f32::NAN),
+        expanded(|attend| attend.op.queries_pitch = 511),
+        expanded(|attend| attend.layout.tile = 24),
+        expanded(|attend| attend.layout.operand = Operand::F16),
+        expanded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
         rejection("a", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),

@@ -119,8 +119,10 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::AttendSplit(attend) => {
             let grid = grid("splits".to_owned(), &attend.op.key_heads.to_string(), "rows");
             let row = match &attend.op.prologue {
-                Some(Prologue { norm: Some(_), brings: KvSource::Nothing, .. }) => "q query_gain keys values",
-                Some(Prologue { brings: KvSource::Nothing, .. }) | None => "q keys values",
+                Some(Prologue { norm: Some(_), kv_source: KvSource::Nothing, .. }) => {
+                    "q query_gain keys values"
+                }
+                Some(Prologue { kv_source: KvSource::Nothing, .. }) | None => "q keys values",
                 Some(Prologue { norm: Some(_), .. }) => "qkv query_gain key_gain *keys *values",
                 Some(Prologue { norm: None, .. }) => "qkv *keys *values",
             };

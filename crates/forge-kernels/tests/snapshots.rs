@@ -183,9 +183,9 @@ fn attention() {
     let still = RotateAppend { rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: true });
-    let keys = RotateAppend { norm, brings: KvSource::Keys, ..part };
-    let of_keys = |brings| {
-        let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));
+    let keys = RotateAppend { norm, kv_source: KvSource::Keys, ..part };
+    let of_keys = |kv_source| {
+        let prologue = Some(common::prologue(&RotateAppend { kv_source, ..keys.clone() }));
         Spec::AttendSplit(common::attend(4, 2, 20, Format::F32).with_op(|op| Attend { prologue, ..op }))
     };
     snapshot("attend_split_keys", of_keys(KvSource::Keys));
@@ -482,7 +482,7 @@ fn latents() {
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
     snapshot("load_latents", Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
-    let unfolded = Kernel {
+    let expanded = Kernel {
         op: MlaAttentionExpanded {
             heads: 128,
             keys: 128,
@@ -493,8 +493,8 @@ fn latents() {
         },
         layout: MlaExpandedLayout { operand: Operand::Ranged, tile: 16 },
     };
-    snapshot("attend_expanded", Spec::MlaAttentionExpanded(unfolded));
-    let odd = unfolded
+    snapshot("attend_expanded", Spec::MlaAttentionExpanded(expanded));
+    let odd = expanded
         .with_op(|op| MlaAttentionExpanded {
             heads: 5,
             keys: 9,

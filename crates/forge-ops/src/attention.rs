@@ -98,7 +98,7 @@ impl KvSource {
 impl Attend {
     /// Whether the kernel prepares and appends the key and value of its row.
     pub fn appends(&self) -> bool {
-        self.prologue.as_ref().is_some_and(|prologue| prologue.brings != KvSource::Nothing)
+        self.prologue.as_ref().is_some_and(|prologue| prologue.kv_source != KvSource::Nothing)
     }
 }
 
@@ -116,7 +116,7 @@ pub struct Gates {
 /// Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
 /// values. Grid: threadgroups of a row; rows.
 ///
-/// A row of qkv has query heads, then the heads listed by `brings`. `keys` and `values` are `[slot, head,
+/// A row of qkv has query heads, then the heads of `kv_source`. `keys` and `values` are `[slot, head,
 /// context or capacity, width]` of one layer; the row's key and value are written at its slot and position.
 /// Gains are `[width]`, with QK-norm only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,7 +132,7 @@ pub struct RotateAppend {
     /// As in [`Append`].
     pub ring: Option<usize>,
     /// What a row of qkv has besides queries; not [`KvSource::Nothing`].
-    pub brings: KvSource,
+    pub kv_source: KvSource,
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
@@ -144,7 +144,7 @@ pub struct RotateAppend {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
     /// What its row has besides queries.
-    pub brings: KvSource,
+    pub kv_source: KvSource,
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.

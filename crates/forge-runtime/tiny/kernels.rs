@@ -155,7 +155,7 @@ macro_rules! rotate_append {
                         width: 10,
                         cache: Format::F16,
                         ring: $ring,
-                        brings: KvSource::KeysAndValues,
+                        kv_source: KvSource::KeysAndValues,
                         norm: None,
                         rotation: Rotation {
                             frequencies: Cow::Borrowed(&FREQUENCIES),

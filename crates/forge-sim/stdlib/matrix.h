@@ -60,7 +60,7 @@ FORGE_OUTLINED vec<D, 2> forge_multiply(vec<A, 2> a, vec<B, 2> b, vec<C, 2> c) {
         vec<B, 2> b;
         vec<C, 2> c;
     } own = {a, b, c};
-    static_assert(sizeof(Brought) <= 32, "a lane brings at most 32 bytes");
+    static_assert(sizeof(Brought) <= 32, "a lane kv_source at most 32 bytes");
     forge_simd_values* values = forge_exchange(&own, sizeof(own), FORGE_HERE);
     if (!values->ready) {
         float left[8][8], right[8][8], sum[8][8];

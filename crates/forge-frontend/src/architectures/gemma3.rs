@@ -97,7 +97,7 @@ fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
         let default_theta = config.number_or(key, usual);
         let theta =
             scaling.as_ref().map_or(default_theta, |scaling| scaling.number_or("rope_theta", default_theta));
-        rope.turned(config, scaling.as_ref(), theta)
+        rope.rotation(config, scaling.as_ref(), theta)
     };
     [of(everywhere, "rope_theta", BASES[0]), of(window, "rope_local_base_freq", BASES[1])]
 }

@@ -194,7 +194,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
             nested.count(kind);
             return usual(rope);
         };
-        let rotation = rope.turned(&own, Some(&own), own.number("rope_theta"));
+        let rotation = rope.rotation(&own, Some(&own), own.number("rope_theta"));
         if rotation.long.is_some() {
             nested.reject(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
         }

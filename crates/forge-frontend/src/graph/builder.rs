@@ -269,10 +269,10 @@ impl Layer<'_, '_> {
         x: ValueId,
         (module, cut): (&str, WeightSlice),
         [width, taps]: [usize; 2],
-        turned: bool,
+        transposed: bool,
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
-        let lies: &[usize] = if turned { &[taps, 1] } else { &[1, taps] };
+        let lies: &[usize] = if transposed { &[taps, 1] } else { &[1, taps] };
         let of_taps = match cut.of_elements() {
             WeightSlice::Groups { first, rows, of } => {
                 WeightSlice::Groups { first: first * taps, rows: rows * taps, of: of * taps }

@@ -152,15 +152,15 @@ impl Attention {
         });
         let query = Heads { role: "query", x: query, count: self.query_heads };
         let key = own.map(|x| Heads { role: "key", x, count: self.key_heads });
-        let mut turned: Vec<Heads> = [Some(query), key].into_iter().flatten().collect();
-        self.normed(layer, &mut turned, module, false);
+        let mut query_key: Vec<Heads> = [Some(query), key].into_iter().flatten().collect();
+        self.normed(layer, &mut query_key, module, false);
         if let Some(rotation) = rotation {
-            for heads in &mut turned {
+            for heads in &mut query_key {
                 let name = format!("rotated_{}", heads.role);
                 heads.x = layer.rotate(&name, heads.x, heads.count, self.width, rotation);
             }
         }
-        self.normed(layer, &mut turned, module, true);
+        self.normed(layer, &mut query_key, module, true);
         let value = value.map(|value| match self.value_norm {
             Some(epsilon) => layer.norm_without_gain("normed_value", value, self.key_heads, epsilon),
             None => value,
@@ -169,7 +169,7 @@ impl Attention {
             Some(state) => layer.kept(state),
             None => layer.cache(self.key_heads, self.width),
         };
-        let inputs: Vec<ValueId> = turned.iter().map(|heads| heads.x).chain(value).collect();
+        let inputs: Vec<ValueId> = query_key.iter().map(|heads| heads.x).chain(value).collect();
         let count = self.query_heads;
         let sinks = self.sinks.then(|| layer.weight("sinks", &format!("{module}.sinks"), &[count]));
         let seen = (window, self.softcap, sinks);
@@ -182,9 +182,9 @@ impl Attention {
     }
 
     /// Applies the norm of queries and keys if it belongs at this point, before or after RoPE.
-    fn normed(&self, layer: &mut Layer<'_, '_>, turned: &mut [Heads], module: &str, rotated: bool) {
+    fn normed(&self, layer: &mut Layer<'_, '_>, query_key: &mut [Heads], module: &str, rotated: bool) {
         let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return };
-        for Heads { role, x, count } in turned {
+        for Heads { role, x, count } in query_key {
             let own = norm.modules[usize::from(*role == "key")];
             let gain = (&*format!("{role}_gain"), &*format!("{module}.{own}"));
             let parts = if norm.of_all { [1, *count * self.width] } else { [*count, self.width] };

@@ -27,7 +27,7 @@ pub(crate) struct DeltaNet {
     /// How the projections are stored.
     pub(crate) stored: Stored,
     /// Whether the taps lie along the second to last axis of their tensor instead of the last.
-    pub(crate) turned: bool,
+    pub(crate) transposed: bool,
     /// Epsilon of the head norm.
     pub(crate) epsilon: f32,
 }
@@ -71,7 +71,7 @@ impl DeltaNet {
             value_width: config.count_or("linear_value_head_dim", 128),
             taps,
             stored,
-            turned: false,
+            transposed: false,
             epsilon,
         }
     }
@@ -123,8 +123,13 @@ impl DeltaNet {
 
         let mut convolved = |role: &str, x: ValueId, first: usize, width: usize| {
             let cut = WeightSlice::Rows { first, of: 2 * keys + values };
-            let x =
-                layer.convolve(role, x, (&format!("{module}.conv1d"), cut), [width, self.taps], self.turned);
+            let x = layer.convolve(
+                role,
+                x,
+                (&format!("{module}.conv1d"), cut),
+                [width, self.taps],
+                self.transposed,
+            );
             layer.activate(&format!("activated_{role}"), x, Activation::Silu)
         };
         let query = convolved("query", query, 0, keys);

@@ -31,7 +31,7 @@ pub(crate) struct LatentAttention {
     /// `qk_nope_head_dim`: channels of a head's query without RoPE.
     pub(crate) plain: usize,
     /// `qk_rope_head_dim`: channels of a head's query with RoPE.
-    pub(crate) turned: usize,
+    pub(crate) rope_width: usize,
     /// `v_head_dim`: channels of a head's value.
     pub(crate) values: usize,
     /// Rotation of rope queries and keys.
@@ -61,24 +61,24 @@ impl LatentAttention {
                 format!("{heads} query heads and {key_heads} key heads; MLA requires equal numbers");
             config.report_inconsistency("num_key_value_heads", message);
         }
-        let [plain, turned, values, rank] =
+        let [plain, rope_width, values, rank] =
             [("qk_nope_head_dim", 128), ("qk_rope_head_dim", 64), ("v_head_dim", 128), ("kv_lora_rank", 512)]
                 .map(|(key, usual)| config.count_or(key, usual));
-        if config.get("head_dim").is_some() && width != turned {
-            let message = format!("head_dim is {width}, expected qk_rope_head_dim, {turned}");
+        if config.get("head_dim").is_some() && width != rope_width {
+            let message = format!("head_dim is {width}, expected qk_rope_head_dim, {rope_width}");
             config.report_inconsistency("head_dim", message);
         }
         let query_rank = (!config.is_null("q_lora_rank")).then(|| config.count_or("q_lora_rank", 1536));
-        let scale = ((plain + turned) as f64).sqrt().recip() * yarn_mscale(config);
+        let scale = ((plain + rope_width) as f64).sqrt().recip() * yarn_mscale(config);
         LatentAttention {
             hidden,
             heads,
             query_rank,
             rank,
             plain,
-            turned,
+            rope_width,
             values,
-            rotation: Rope { width: turned, ..rope }.read(config),
+            rotation: Rope { width: rope_width, ..rope }.read(config),
             scale: scale as f32,
             norm: Norm { epsilon: EPSILON, ..norm },
             bias: config.flag_or("attention_bias", false),
@@ -87,7 +87,7 @@ impl LatentAttention {
 
     /// Builds the block: from the normed stream to the branch output. `module` is the prefix of tensor names.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
-        let LatentAttention { hidden, heads, rank, plain, turned, values, .. } = *self;
+        let LatentAttention { hidden, heads, rank, plain, rope_width, values, .. } = *self;
         let at = |projection: &str| format!("{module}.{projection}");
 
         let (projection, source, width) = match self.query_rank {
@@ -99,25 +99,25 @@ impl LatentAttention {
             None => (at("q_proj"), x, hidden),
         };
         let mut query = |role: &str, first: usize, rows: usize| {
-            let cut = Some(WeightSlice::Groups { first, rows, of: plain + turned });
+            let cut = Some(WeightSlice::Groups { first, rows, of: plain + rope_width });
             layer.cut_linear(role, source, (&projection, cut), [heads * rows, width], false)
         };
-        let (query, rope_query) = (query("query", 0, plain), query("rope_query", plain, turned));
-        let rope_query = layer.rotate("rotated_query", rope_query, heads, turned, &self.rotation);
+        let (query, rope_query) = (query("query", 0, plain), query("rope_query", plain, rope_width));
+        let rope_query = layer.rotate("rotated_query", rope_query, heads, rope_width, &self.rotation);
 
         let mut shared = |role: &str, first: usize, rows: usize| {
-            let cut = Some(WeightSlice::Rows { first, of: rank + turned });
+            let cut = Some(WeightSlice::Rows { first, of: rank + rope_width });
             layer.cut_linear(role, x, (&at("kv_a_proj_with_mqa"), cut), [rows, hidden], self.bias)
         };
-        let (latent, key) = (shared("latent", 0, rank), shared("rope_key", rank, turned));
+        let (latent, key) = (shared("latent", 0, rank), shared("rope_key", rank, rope_width));
         let gain = ("latent_gain", &*at("kv_a_layernorm"));
         let latent = layer.norm("normed_latent", latent, gain, [1, rank], self.norm);
-        let key = layer.rotate("rotated_key", key, 1, turned, &self.rotation);
+        let key = layer.rotate("rotated_key", key, 1, rope_width, &self.rotation);
 
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;
         let query = layer.per_head_linear(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
-        let cache = layer.latents(LatentCache { width: rank, rope_width: turned });
+        let cache = layer.latents(LatentCache { width: rank, rope_width });
         let inputs = [query, rope_query, latent, key];
         let heads_latents = layer.latent_attention("latent_heads", inputs, heads, self.scale, cache);
         let of_values = &matrices.values;

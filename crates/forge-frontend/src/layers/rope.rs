@@ -35,11 +35,16 @@ impl Rope {
     pub(crate) fn read(self, config: &Section<'_>) -> Rotation {
         let scaling = object(config);
         let theta = either(config, scaling.as_ref(), "rope_theta").unwrap_or(self.theta);
-        self.turned(config, scaling.as_ref(), theta)
+        self.rotation(config, scaling.as_ref(), theta)
     }
 
     /// The rotation of base `theta`, scaled by an object. `config` has the keys next to the object.
-    pub(crate) fn turned(self, config: &Section<'_>, scaling: Option<&Section<'_>>, theta: f64) -> Rotation {
+    pub(crate) fn rotation(
+        self,
+        config: &Section<'_>,
+        scaling: Option<&Section<'_>>,
+        theta: f64,
+    ) -> Rotation {
         let share = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
         let is_proportional =
             scaling.is_some_and(|scaling| rope_scaling::kind(scaling) == rope_scaling::PROPORTIONAL);

@@ -196,8 +196,8 @@ impl<'a> SplitContext<'a> {
         let pitch = query_pitch(spec.op.width);
         let sums_pitch = sums_pitch(spec.op.width);
         let staged = queries_fit(group, spec.op.width);
-        let brings = spec.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
-        let appends = brings != KvSource::Nothing;
+        let kv_source = spec.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.kv_source);
+        let appends = kv_source != KvSource::Nothing;
         let heads = match (appends, staged) {
             (true, _) => group + 2,
             (false, true) => group,
@@ -224,9 +224,9 @@ impl<'a> SplitContext<'a> {
             base_2: LOG2_E,
             scale_base_2: spec.op.scale * LOG2_E,
             group,
-            row_heads: brings.row_heads(spec.op.query_heads, spec.op.key_heads),
+            row_heads: kv_source.row_heads(spec.op.query_heads, spec.op.key_heads),
             appends,
-            values_are_keys: brings == KvSource::Keys,
+            values_are_keys: kv_source == KvSource::Keys,
             heads_each,
             head_parts,
             position_parts,

@@ -44,8 +44,8 @@ pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
 
 /// Attention with a fused `rotate_append`.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
-    let RotateAppend { brings, norm, ref rotation, .. } = *rotate;
-    Prologue { brings, norm, rotation: rotation.clone() }
+    let RotateAppend { kv_source, norm, ref rotation, .. } = *rotate;
+    Prologue { kv_source, norm, rotation: rotation.clone() }
 }
 
 /// RoPE and every attention kernel, for every head width and group size: each with one of the rare options,
@@ -62,10 +62,10 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RotateAppend(still.clone()));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
-                let brings = KvSource::KeysValuesAndGates;
-                let pitch = brings.row_heads(query_heads, key_heads) * width;
+                let kv_source = KvSource::KeysValuesAndGates;
+                let pitch = kv_source.row_heads(query_heads, key_heads) * width;
                 let gates = Some(Gates { pitch, first: pitch - query_heads * width });
-                let beside = RotateAppend { brings, ..plain.clone() };
+                let beside = RotateAppend { kv_source, ..plain.clone() };
                 specs.push(Spec::RotateAppend(beside.clone()));
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendTiled(split.clone().with_op(|op| Attend { gates, ..op })));
@@ -197,8 +197,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
         for after_rope in [None, Some(false), Some(true)] {
             let norm = after_rope.map(|after_rope| HeadNorm { epsilon: 1e-6, after_rope, values: true });
-            for brings in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
-                let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
+            for kv_source in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
+                let mut rotate = RotateAppend { kv_source, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
                 rotate.rotation.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
                 let attend = attend(9, 3, 96, cache).with_op(|op| Attend {
@@ -208,7 +208,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     ..op
                 });
                 specs.push(Spec::AttendSplit(attend));
-                if brings != KvSource::Nothing {
+                if kv_source != KvSource::Nothing {
                     specs.push(Spec::RotateAppend(rotate));
                 }
             }
@@ -235,7 +235,7 @@ pub(crate) fn rotate(
         width,
         cache,
         ring: None,
-        brings: KvSource::KeysAndValues,
+        kv_source: KvSource::KeysAndValues,
         norm: None,
         rotation,
     }

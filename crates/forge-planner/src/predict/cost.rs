@@ -332,11 +332,11 @@ impl Counted<'_> {
             }
             (Spec::AttendCombine(combine), "gates") => (of_rows(combine.query_heads * combine.width), 0),
             (Spec::RotateAppend(rotate), "qkv") => {
-                let heads = rotate.query_heads + rotate.brings.cached_heads(rotate.key_heads);
+                let heads = rotate.query_heads + rotate.kv_source.cached_heads(rotate.key_heads);
                 (of_rows(heads * rotate.width), 0)
             }
             (Spec::AttendSplit(attend), "qkv") => {
-                let cached = |prologue: &Prologue| prologue.brings.cached_heads(attend.op.key_heads);
+                let cached = |prologue: &Prologue| prologue.kv_source.cached_heads(attend.op.key_heads);
                 let heads = attend.op.query_heads + attend.op.prologue.as_ref().map_or(0, cached);
                 (of_rows(heads * attend.op.width), 0)
             }

@@ -63,11 +63,11 @@ pub(crate) struct Raw {
 pub(crate) fn raw(
     random: &mut Random,
     [query_heads, key_heads, width]: [usize; 3],
-    (brings, norm): (KvSource, Option<HeadNorm>),
+    (kv_source, norm): (KvSource, Option<HeadNorm>),
     rotation: &Rotation,
     positions: &[u32],
 ) -> Raw {
-    let row_heads = match brings {
+    let row_heads = match kv_source {
         KvSource::KeysAndValues => query_heads + 2 * key_heads,
         KvSource::KeysValuesAndGates => 2 * query_heads + 2 * key_heads,
         KvSource::Keys => query_heads + key_heads,
@@ -80,7 +80,7 @@ pub(crate) fn raw(
         let mut heads = row.chunks_exact(width).map(wide);
         let of_queries: Vec<_> = heads.by_ref().take(query_heads).collect();
         let of_keys: Vec<_> = heads.by_ref().take(key_heads).collect();
-        let of_values = match brings {
+        let of_values = match kv_source {
             KvSource::Keys => of_keys.clone(),
             _ => heads.take(key_heads).collect(),
         };
@@ -112,7 +112,7 @@ fn rope_append_normalizes_rotates_and_appends() {
     let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     let (both, keys) = (KvSource::KeysAndValues, KvSource::Keys);
-    for (rows, query_heads, key_heads, width, pairs, pairing, cache, (brings, norm)) in [
+    for (rows, query_heads, key_heads, width, pairs, pairing, cache, (kv_source, norm)) in [
         (1, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
         (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, (both, norm)),
         (9, 3, 3, 64, 16, Pairing::Half, Format::F16, (both, None)),
@@ -135,9 +135,9 @@ fn rope_append_normalizes_rotates_and_appends() {
             seen.frequencies = seventh(&seen);
         }
         let shape =
-            ops::RotateAppend { query_heads, key_heads, width, cache, ring: None, brings, norm, rotation };
+            ops::RotateAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let raw = raw(&mut random, [query_heads, key_heads, width], (brings, norm), &seen, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);
         let cached = [&raw.keys, &raw.values].map(|of_rows| {
             let mut all = wide(&before);

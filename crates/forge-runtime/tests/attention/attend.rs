@@ -172,7 +172,7 @@ fn attention_prologue_prepares_its_row() {
         pairs,
         pairing,
         cache,
-        (brings, norm),
+        (kv_source, norm),
         position,
         (window, softcap, sinks),
     ) in [
@@ -194,7 +194,7 @@ fn attention_prologue_prepares_its_row() {
         let rotation = rotation(pairs, pairing, 1.0);
         let scale = 1.0 / (width as f32).sqrt();
         let pitch = 2 * (query_heads + key_heads) * width;
-        let gates = (brings == gated).then_some(Gates { pitch, first: pitch - query_heads * width });
+        let gates = (kv_source == gated).then_some(Gates { pitch, first: pitch - query_heads * width });
         let shape = ops::Attend {
             gates,
             query_heads,
@@ -206,13 +206,13 @@ fn attention_prologue_prepares_its_row() {
             window,
             softcap,
             sinks,
-            prologue: Some(Prologue { brings, norm, rotation: rotation.clone() }),
+            prologue: Some(Prologue { kv_source, norm, rotation: rotation.clone() }),
         };
         let slots: Vec<u32> = (0..rows).map(|row| 1 - row as u32).collect();
         let positions: Vec<u32> = (0..rows).map(|row| position + row as u32).collect();
-        let raw = raw(&mut random, [query_heads, key_heads, width], (brings, norm), &rotation, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &rotation, &positions);
         let sink = random.numbers(query_heads);
-        let appends = brings != nothing;
+        let appends = kv_source != nothing;
         let own = u32::from(!appends);
         let seen = |slot: u32| if slots.contains(&slot) { (position + 1 - slot + own) as usize } else { 0 };
         let seen = |slot: u32| seen(slot).min(context);

@@ -67,7 +67,7 @@ fn quantization_matches_f32_rounding() {
             width,
             cache,
             ring: None,
-            brings: KvSource::KeysAndValues,
+            kv_source: KvSource::KeysAndValues,
             norm,
             rotation: rotation(width / 2, Pairing::Half, 1.0),
         };

@@ -93,7 +93,7 @@ fn ring_appends_wrap_around() {
             width: WIDTH,
             cache,
             ring,
-            brings: KvSource::KeysAndValues,
+            kv_source: KvSource::KeysAndValues,
             norm: None,
             rotation: rotation(WIDTH / 2, Pairing::Half, 1.0),
         };

@@ -42,7 +42,7 @@ fn rotates_queries_and_keys() {
 fn appends_keys_and_values_unchanged() {
     let mut random = Random(5);
     let mut shapes = shapes();
-    shapes.retain(|shape| shape.brings != KvSource::Nothing);
+    shapes.retain(|shape| shape.kv_source != KvSource::Nothing);
     let append = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;
         Spec::Append(Append { key_heads, width, cache, ring })
@@ -63,7 +63,8 @@ fn appends_keys_and_values_unchanged() {
         let bytes = shape.bytes(&vec![0.0; shape.cache_count()]).len();
         let loss = shape.rope_error();
         let unit = shape.unit() + loss;
-        let first_value = if shape.brings == KvSource::Keys { query_heads } else { query_heads + key_heads };
+        let first_value =
+            if shape.kv_source == KvSource::Keys { query_heads } else { query_heads + key_heads };
         let (key, value) = (part(query_heads, key_heads), part(first_value, key_heads));
         let inputs = |q: usize| {
             [
@@ -108,7 +109,7 @@ fn appends_keys_and_values_unchanged() {
 fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
     let mut random = Random(8);
     let mut coded = shapes();
-    coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != KvSource::Nothing);
+    coded.retain(|shape| shape.cache == Format::Q8_0 && shape.kv_source != KvSource::Nothing);
     let plain = |shape: &Shape| Shape { cache: Format::F32, ..shape.clone() };
     let specs = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;

@@ -24,7 +24,7 @@ fn attention_with_fused_prologue_matches_the_reference() {
         for (batch, splits) in batches {
             let rows = batch.rows();
             let row_width = shape.row_width();
-            let appends = shape.brings != KvSource::Nothing;
+            let appends = shape.kv_source != KvSource::Nothing;
             let qkv = random.numbers(rows * row_width);
             let gains = [0; 2].map(|_| random.numbers(shape.width));
             let sinks = random.numbers(shape.query_heads);

@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     pub(crate) sinks: bool,
     /// Whether the output is multiplied by sigmoid gates.
     pub(crate) gated: bool,
-    pub(crate) brings: KvSource,
+    pub(crate) kv_source: KvSource,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
     /// Layout of the attention kernels; `None`: by the rule.
@@ -39,8 +39,8 @@ impl Shape {
     }
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
-        let (brings, norm, rotation) = (self.brings, self.norm, self.rotation.clone());
-        let prologue = prologue.then_some(Prologue { brings, norm, rotation });
+        let (kv_source, norm, rotation) = (self.kv_source, self.norm, self.rotation.clone());
+        let prologue = prologue.then_some(Prologue { kv_source, norm, rotation });
         Spec::AttendSplit(self.attend().with_op(|op| Attend { prologue, ..op }))
     }
 
@@ -90,7 +90,7 @@ impl Shape {
     }
 
     pub(crate) fn rotate_append(&self) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, ring, brings, norm, .. } = *self;
+        let Shape { query_heads, key_heads, width, cache, ring, kv_source, norm, .. } = *self;
         let rotation = self.rotation.clone();
         Spec::RotateAppend(RotateAppend {
             query_heads,
@@ -98,7 +98,7 @@ impl Shape {
             width,
             cache,
             ring,
-            brings,
+            kv_source,
             norm,
             rotation,
         })
@@ -207,7 +207,7 @@ impl Shape {
 
     /// Width of a row of qkv.
     pub(crate) fn row_width(&self) -> usize {
-        self.brings.row_heads(self.query_heads, self.key_heads) * self.width
+        self.kv_source.row_heads(self.query_heads, self.key_heads) * self.width
     }
 
     /// Query, key and value heads of a row of qkv, as attention sees them.
@@ -215,7 +215,7 @@ impl Shape {
         let mut heads = row.chunks_exact(self.width).map(wide);
         let queries: Vec<_> = heads.by_ref().take(self.query_heads).collect();
         let keys: Vec<_> = heads.by_ref().take(self.key_heads).collect();
-        let values = match self.brings {
+        let values = match self.kv_source {
             KvSource::Keys => keys.clone(),
             _ => heads.take(self.key_heads).collect(),
         };

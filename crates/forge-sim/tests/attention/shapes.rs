@@ -40,13 +40,13 @@ pub(crate) fn with_matrix_units() -> Vec<Shape> {
         Shape { sinks: true, ..with_mma(3, 3, 64, 8) },
         Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..with_mma(5, 1, 128, 8) },
         Shape { window: Some(19), softcap: Some(1.0), ..with_mma(10, 1, 64, 4) },
-        Shape { gated: true, brings: KvSource::KeysValuesAndGates, norm, ..with_mma(16, 1, 128, 8) },
+        Shape { gated: true, kv_source: KvSource::KeysValuesAndGates, norm, ..with_mma(16, 1, 128, 8) },
         Shape {
             norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             ..with_mma(6, 3, 64, 8)
         },
-        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..with_mma(7, 1, 64, 16) },
+        Shape { norm, kv_source: KvSource::Nothing, rotation: Rotation::none(), ..with_mma(7, 1, 64, 16) },
     ]
 }
 
@@ -61,7 +61,7 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
         softcap: None,
         sinks: false,
         gated: false,
-        brings: KvSource::KeysAndValues,
+        kv_source: KvSource::KeysAndValues,
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
         knobs: None,
@@ -141,68 +141,73 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
         Shape {
             norm: of_values.map(|norm| HeadNorm { after_rope: true, ..norm }),
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             ..plain(6, 3, 64, Format::Q8_0)
         },
         Shape {
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             rotation: rotation(3, Pairing::Half, 1.0),
             ..plain(5, 1, 18, Format::F16)
         },
         Shape {
             norm: of_values,
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             window: Some(19),
             ring: Some(76),
             ..plain(4, 2, 96, Format::F16)
         },
         Shape {
             norm,
-            brings: KvSource::Nothing,
+            kv_source: KvSource::Nothing,
             rotation: rotation(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
             norm: norm_after_rope,
-            brings: KvSource::Nothing,
+            kv_source: KvSource::Nothing,
             window: Some(19),
             ring: Some(76),
             sinks: true,
             ..plain(5, 1, 96, Format::Q8_0)
         },
-        Shape { brings: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
+        Shape { kv_source: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
         // Heads without RoPE.
         Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
         Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
         Shape {
             norm: of_values,
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             rotation: Rotation::none(),
             ..plain(6, 3, 18, Format::F16)
         },
-        Shape { norm, brings: KvSource::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
+        Shape {
+            norm,
+            kv_source: KvSource::Nothing,
+            rotation: Rotation::none(),
+            ..plain(3, 3, 64, Format::F16)
+        },
         // Gates: with and without a prologue, and with heads that do not fit in threadgroup memory.
         Shape {
             gated: true,
-            brings: KvSource::KeysValuesAndGates,
+            kv_source: KvSource::KeysValuesAndGates,
             norm,
             rotation: rotation(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
             gated: true,
-            brings: KvSource::KeysValuesAndGates,
+            kv_source: KvSource::KeysValuesAndGates,
             window: Some(19),
             ring: Some(76),
             sinks: true,
             ..plain(5, 1, 96, Format::Q8_0)
         },
-        Shape { gated: true, brings: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
+        Shape { gated: true, kv_source: KvSource::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
         // Heads of two packets per lane: with prepared queries, with queries in threadgroup memory, and with
         // values computed from keys.
         Shape {
             norm: of_values,
-            brings: KvSource::Keys,
+            kv_source: KvSource::Keys,
             rotation: rotation(64, Pairing::Half, 1.0),
             ..plain(4, 1, 512, Format::F16)
         },

@@ -41,15 +41,15 @@ pub(crate) fn attention(
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, after_rope: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
-    let brings = match (keys_alone, gated) {
+    let kv_source = match (keys_alone, gated) {
         (true, _) => KvSource::Keys,
         (false, true) => KvSource::KeysValuesAndGates,
         (false, false) => KvSource::KeysAndValues,
     };
-    let pitch = brings.row_heads(query_heads, key_heads) * width;
+    let pitch = kv_source.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
-    let prologue = Prologue { brings, norm, rotation: rotation.clone() };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation };
+    let prologue = Prologue { kv_source, norm, rotation: rotation.clone() };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
     let attend = Kernel {
         op: Attend {
             query_heads,
@@ -69,7 +69,7 @@ pub(crate) fn attention(
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
     let grouped = attend.clone().with_layout(|_| AttentionLayout { knobs });
     let queries = attend.clone().with_op(|op| Attend {
-        prologue: Some(Prologue { brings: KvSource::Nothing, ..prologue.clone() }),
+        prologue: Some(Prologue { kv_source: KvSource::Nothing, ..prologue.clone() }),
         ..op
     });
     let prepared = attend.clone().with_op(|op| Attend { prologue: Some(prologue), ..op });

@@ -11,7 +11,7 @@ mod recurrent;
 
 use crate::attention::{AttentionVariant, attention, rotation};
 use crate::matmul::{GATE, formats, mutated_projections, project, shared};
-use crate::mla::{latents, unfolded};
+use crate::mla::{expanded, latents};
 use crate::recurrent::{chunks, recurrent_states};
 use cases::experts::{experts, experts_by_tiles, group, grouped, shared_experts};
 use cases::{Case, Launch, script};
@@ -166,7 +166,7 @@ fn kernels_run_without_faults() {
         cases.extend(shared_experts(format));
     }
     cases.extend(chunks());
-    cases.extend(unfolded());
+    cases.extend(expanded());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -240,7 +240,7 @@ fn detects_kernel_mutants() {
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     cases.extend(shared_experts(Format::Q8_0));
     cases.extend(chunks());
-    cases.extend(unfolded());
+    cases.extend(expanded());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -12,7 +12,7 @@ use forge_ops::{
 
 /// Expanded MLA: the first tile of a sequence and a later one, of which rows attend to no position, some or
 /// all.
-pub(crate) fn unfolded() -> Vec<Case> {
+pub(crate) fn expanded() -> Vec<Case> {
     let share = |cache| Case {
         spec: Spec::MlaLoadLatents(MlaLoadLatents { width: 130, rope_width: 6, cache }),
         launches: vec![Launch::rows(5, 70).share(66, 71)],

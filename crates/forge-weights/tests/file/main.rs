@@ -42,9 +42,9 @@ fn packs_slices_of_tensors() {
         [1, 2, 4, 5, 7, 8].map(|i| vector[i])
     );
 
-    let turned = |rows| cut(1, &[3, 7], WeightSlice::Columns { first: 1, of: 5 }, rows);
-    assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
-    assert_eq!(turned(1..2), column(2));
+    let transposed = |rows| cut(1, &[3, 7], WeightSlice::Columns { first: 1, of: 5 }, rows);
+    assert_eq!(transposed(0..3), [column(1), column(2), column(3)].concat());
+    assert_eq!(transposed(1..2), column(2));
 
     // As groups of rows, and as groups of columns.
     let wide = graph(&[vec![7, 6]]);
@@ -89,8 +89,8 @@ fn packs_stacked_parts_as_one_matrix() {
             [count(10, 15), count(25, 35), count(45, 50)].concat()
         );
         let cut = Some(WeightSlice::Columns { first: 3, of: 5 });
-        let turned = [[4., 9., 14., 19.], [23., 28., 33., 38.], [24., 29., 34., 39.]].concat();
-        assert_eq!(rows(tensor, stack, cut, &[3, 2, 4], 1..4), turned);
+        let transposed = [[4., 9., 14., 19.], [23., 28., 33., 38.], [24., 29., 34., 39.]].concat();
+        assert_eq!(rows(tensor, stack, cut, &[3, 2, 4], 1..4), transposed);
     }
 }
 

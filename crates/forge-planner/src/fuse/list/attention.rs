@@ -10,7 +10,7 @@ pub(crate) struct RotateAppend {
     /// Number of query heads.
     pub(crate) query_heads: usize,
     /// Keys and values of the row, besides the queries.
-    pub(crate) brings: KvSource,
+    pub(crate) kv_source: KvSource,
     /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
     /// RoPE of queries and keys.

@@ -27,7 +27,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
         linear.parts.push(part);
     }
     if let Kind::RotateAppend(prepared) = &mut list.operations[prepare].kind {
-        prepared.brings = KvSource::KeysValuesAndGates;
+        prepared.kv_source = KvSource::KeysValuesAndGates;
     }
     let operation = &mut list.operations[attend];
     operation.inputs.push(row);
@@ -66,7 +66,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let merged = alone(list.operations[prepare].inputs.first()?)?;
     let (queries, opened) = (plain(list, merged)?, plain(list, gates)?);
     let (first, gate) = (queries.parts[0], opened.parts[0]);
-    let fits = prepared.brings == KvSource::KeysAndValues
+    let fits = prepared.kv_source == KvSource::KeysAndValues
         && queries.each.is_none()
         && opened.each == Some(UnaryOp::Activate(Activation::Sigmoid))
         && opened.parts.len() == 1

@@ -52,8 +52,8 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
     operation.inputs[0] = source;
     if let Kind::Attend(attend) = &mut operation.kind {
         let (query_heads, cache) = (attend.query_heads, attend.cache);
-        let brings = KvSource::Nothing;
-        attend.prologue = Some(RotateAppend { query_heads, brings, norm, rotation, cache });
+        let kv_source = KvSource::Nothing;
+        attend.prologue = Some(RotateAppend { query_heads, kv_source, norm, rotation, cache });
     }
     list.operations.retain(|operation| !between.contains(&operation.output));
     true

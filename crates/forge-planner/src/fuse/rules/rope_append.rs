@@ -55,7 +55,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     }
     let prepare = RotateAppend {
         query_heads: attend.query_heads,
-        brings: found.brings,
+        kv_source: found.kv_source,
         norm: found.norm,
         rotation: found.rotation,
         cache: *cache,

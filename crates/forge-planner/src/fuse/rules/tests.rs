@@ -421,7 +421,7 @@ fn shared(choice: &FusedRouting) -> String {
 
 /// What is not usual of the preparation of a row.
 fn prepared(prepare: &RotateAppend) -> String {
-    let brings = match prepare.brings {
+    let kv_source = match prepare.kv_source {
         KvSource::KeysAndValues => "",
         KvSource::KeysValuesAndGates => " with gates",
         KvSource::Keys => " of keys",
@@ -432,7 +432,7 @@ fn prepared(prepare: &RotateAppend) -> String {
         Some(norm) if norm.values => " norm values",
         Some(_) => " norm",
     };
-    format!("{brings}{norm}")
+    format!("{kv_source}{norm}")
 }
 
 fn convolved(convolve: &Convolve) -> String {

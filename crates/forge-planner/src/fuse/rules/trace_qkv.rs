@@ -13,7 +13,7 @@ pub(crate) struct Heads {
     /// source.
     pub(crate) sources: Vec<Value>,
     /// What `sources` contains besides queries.
-    pub(crate) brings: KvSource,
+    pub(crate) kv_source: KvSource,
     /// RoPE of queries and keys.
     pub(crate) rotation: Rotation,
     /// QK-norm.
@@ -25,7 +25,7 @@ pub(crate) struct Heads {
 impl Heads {
     /// Number of reads of a source by this attention.
     pub(crate) fn uses(&self, source: Value) -> usize {
-        if self.brings == KvSource::Keys && source == self.sources[1] { 2 } else { 1 }
+        if self.kv_source == KvSource::Keys && source == self.sources[1] { 2 } else { 1 }
     }
 }
 
@@ -55,12 +55,12 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     if query.rotation != key.rotation || !query.can_come_first() {
         return None;
     }
-    let brings = if value == key.source { KvSource::Keys } else { KvSource::KeysAndValues };
-    let sources = match brings {
+    let kv_source = if value == key.source { KvSource::Keys } else { KvSource::KeysAndValues };
+    let sources = match kv_source {
         KvSource::Keys => vec![query.source, key.source],
         _ => vec![query.source, key.source, value],
     };
-    Some(Heads { append, sources, brings, rotation: query.rotation(), norm, between })
+    Some(Heads { append, sources, kv_source, rotation: query.rotation(), norm, between })
 }
 
 /// Queries of attention that a separate step rotates or normalizes: their source and intermediate values.

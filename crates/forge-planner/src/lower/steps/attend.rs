@@ -60,7 +60,7 @@ impl Select<'_> {
             width: state.width,
             cache: self.plan.cache,
             ring: state.ring.map(|ring| ring.positions),
-            brings: prepare.brings,
+            kv_source: prepare.kv_source,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
         });
@@ -73,7 +73,7 @@ impl Select<'_> {
         };
         let (queries, keys) = (prepared("queries of qkv"), prepared("keys"));
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normalized " } else { "" };
-        let values = if prepare.brings == KvSource::Keys { "keys as values" } else { "values" };
+        let values = if prepare.kv_source == KvSource::Keys { "keys as values" } else { "values" };
         let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
         let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
@@ -114,7 +114,7 @@ impl Select<'_> {
         let window = window.filter(|window| *window < self.plan.context);
         let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
         let prologue = attend.prologue.as_ref().map(|prepare| forge_ops::Prologue {
-            brings: prepare.brings,
+            kv_source: prepare.kv_source,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
         });
@@ -157,7 +157,7 @@ impl Select<'_> {
                 ),
             ],
         };
-        let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
+        let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.kv_source) {
             None => ("q", ""),
             Some(KvSource::KeysAndValues | KvSource::KeysValuesAndGates) => {
                 ("qkv", "q, k, v of qkv prepared and k, v appended; ")
@@ -214,7 +214,7 @@ fn head_norm(prepare: &RotateAppend) -> Option<forge_ops::HeadNorm> {
 
 /// Text for what is appended to the KV cache.
 fn appended(prepare: &RotateAppend) -> String {
-    let value = if prepare.brings == KvSource::Keys { "the projection of k as v" } else { "v" };
+    let value = if prepare.kv_source == KvSource::Keys { "the projection of k as v" } else { "v" };
     let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normalized" } else { "" };
     format!("append k and {value}{normed}")
 }
@@ -227,7 +227,7 @@ fn capitalised(text: &str) -> String {
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
-        let heads = if prepare.brings == KvSource::Nothing { "q" } else { "q and k" };
+        let heads = if prepare.kv_source == KvSource::Nothing { "q" } else { "q and k" };
         text += &match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => String::new(),
             (Some(_), true) => format!("Normalize the heads of {heads}; "),
@@ -239,7 +239,7 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
                 format!("Apply RoPE to {heads} and normalize the heads; ")
             }
         };
-        text += &match prepare.brings {
+        text += &match prepare.kv_source {
             KvSource::Nothing => " ".to_owned(),
             _ if text.is_empty() => format!("{};  ", capitalised(&appended(prepare))),
             _ => format!("{};  ", appended(prepare)),

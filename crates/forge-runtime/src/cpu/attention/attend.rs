@@ -106,10 +106,10 @@ impl<'a, C: KvElement> Heads<'a, C> {
                 call.input::<C>("values", cached).as_ptr(),
             ),
             Some(prologue) => {
-                let count = rows * prologue.brings.head_offsets(query_heads, key_heads)[2] * width;
+                let count = rows * prologue.kv_source.head_offsets(query_heads, key_heads)[2] * width;
                 let gain = |name| if prologue.norm.is_some() { call.input::<f32>(name, width) } else { &[] };
                 let query_gain = gain("query_gain");
-                if prologue.brings == KvSource::Nothing {
+                if prologue.kv_source == KvSource::Nothing {
                     let heads = call.input::<f32>("q", count);
                     let cache = ["keys", "values"].map(|part| call.input::<C>(part, cached).as_ptr());
                     (Queries::Raw { heads, prologue, query_gain, own: None }, cache[0], cache[1])

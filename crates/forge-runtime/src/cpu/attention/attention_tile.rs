@@ -195,8 +195,8 @@ impl<'s> AttentionTile<'s> {
                 }
             }
             Queries::Raw { heads, prologue, query_gain, own } => {
-                let Prologue { brings, norm, rotation } = *prologue;
-                let [first_key, first_value, row_heads] = brings.head_offsets(query_heads, key_heads);
+                let Prologue { kv_source, norm, rotation } = *prologue;
+                let [first_key, first_value, row_heads] = kv_source.head_offsets(query_heads, key_heads);
                 let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
                 let with = |gain| norm.map(|norm| (norm, gain));
                 let (made, cos_sin) = self.prepared.split_at_mut(padded);

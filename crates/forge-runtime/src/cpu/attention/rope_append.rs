@@ -35,11 +35,11 @@ struct Rows<'a, C> {
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RotateAppend { query_heads, key_heads, width, ring, brings, norm, ref rotation, .. } =
+        let RotateAppend { query_heads, key_heads, width, ring, kv_source, norm, ref rotation, .. } =
             *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let [first_key, first_value, row_heads] = brings.head_offsets(query_heads, key_heads);
+        let [first_key, first_value, row_heads] = kv_source.head_offsets(query_heads, key_heads);
         let row_width = row_heads * width;
         let qkv = call.input::<f32>("qkv", rows * row_width);
         let query_norm = norm.map(|norm| (norm, call.input::<f32>("query_gain", width)));

@@ -10,7 +10,7 @@ impl Writer {
     pub(super) fn of_attention(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         match (spec, name) {
             (Spec::RotateAppend(it), "qkv") => {
-                self.floats(rows * it.brings.row_heads(it.query_heads, it.key_heads) * it.width)
+                self.floats(rows * it.kv_source.row_heads(it.query_heads, it.key_heads) * it.width)
             }
             (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
             (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
@@ -23,8 +23,9 @@ impl Writer {
                 self.floats(rows * it.op.query_heads * it.op.width)
             }
             (Spec::AttendSplit(it), "qkv") => {
-                let brings = it.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.brings);
-                self.floats(rows * brings.row_heads(it.op.query_heads, it.op.key_heads) * it.op.width)
+                let kv_source =
+                    it.op.prologue.as_ref().map_or(KvSource::Nothing, |prologue| prologue.kv_source);
+                self.floats(rows * kv_source.row_heads(it.op.query_heads, it.op.key_heads) * it.op.width)
             }
             (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.op.width),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.op.query_heads),
