@@ -68,7 +68,9 @@ pub(crate) fn named(name: &str, words: &str) -> Result<QuantName, Error> {
     }
     if let Some(blocks) = Blocks::from_name(&name.to_ascii_uppercase()) {
         let format = blocks.format();
-        return Err(Error::usage(format!("{words}: use {format}, which stores the same values")));
+        return Err(Error::usage(format!(
+            "{words}: unsupported number format; use {format}, which stores the same values"
+        )));
     }
     let advice = match nearest_name(&plain) {
         Some(meant) => format!("did you mean {meant}?"),

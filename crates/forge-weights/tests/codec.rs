@@ -341,12 +341,17 @@ fn rejects_unrepresentable_values() {
         (65520.0, &[&[Format::F16, Format::Mxfp4], &SUPERBLOCKS[..]].concat()),
         (
             -1e7,
-            &[&[Format::F16, Format::Q8_0, Format::Q4_0, Format::Mxfp4], &SUPERBLOCKS[..], &*affine].concat(),
+            &[
+                &[Format::F16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
+                &SUPERBLOCKS[..],
+                &*affine,
+            ]
+            .concat(),
         ),
         (
             f32::MAX,
             &[
-                &[Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Mxfp4],
+                &[Format::F16, Format::Bf16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
                 &SUPERBLOCKS[..],
                 &*affine,
             ]

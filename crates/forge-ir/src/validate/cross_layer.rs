@@ -130,7 +130,7 @@ mod tests {
             "%1 node       = rms_norm(%0 in 2 parts, epsilon 1e-5) [4]",
             "%2 node       = attention(%1, 2 heads, scale 0.5, cache) [4]",
             "%3 node       = %2 * factor [4]",
-            "%5 node       = take(right) [2]",
+            "%5 node       = per_layer_input(right) [2]",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

@@ -48,7 +48,9 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     let rows = call.scalar(0);
-    if M::STRIPS && rows <= repacked_gemv::MAX_ROWS && call.is_repacked("weight_codes") {
+    // AMX tiles multiply 16 rows at once.
+    let gemv_rows = if call.level().has_tiles() { FEW } else { repacked_gemv::MAX_ROWS };
+    if M::STRIPS && rows <= gemv_rows && call.is_repacked("weight_codes") {
         return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     if is_encoded::<M>(call, shape) && rows > FEW {
