@@ -59,9 +59,12 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut addresses = lines.filter_map(|line| line.unwrap().strip_prefix("address ")?.parse().ok());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut addresses =
+            lines.by_ref().filter_map(|line| line.unwrap().strip_prefix("address ")?.parse().ok());
         let address = addresses.next().expect("the server says where it listens");
+        // The test harness prints a line after a minute, and exits if its output is closed.
+        std::thread::spawn(move || lines.for_each(drop));
         (Process(child), address)
     }
 
