@@ -148,7 +148,11 @@ mod tests {
             let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
             delta_rule(&memory, [1.0, 1e-30], &rows, inputs).numbers
         };
-        assert_eq!(output_with([1.0; 4], [1.0; 4]), [8., 8., 8., 0.], "what is known is not learnt twice");
+        assert_eq!(
+            output_with([1.0; 4], [1.0; 4]),
+            [8., 8., 8., 0.],
+            "a known value leaves the state unchanged"
+        );
         assert_eq!(output_with([1.0; 4], [0.5; 4]), [4., 6., 6., 3.]);
         assert_eq!(output_with([0.5; 4], [1., 0., 1., 0.]), [8., 4., 2., 1.]);
     }

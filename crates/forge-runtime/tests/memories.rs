@@ -91,7 +91,7 @@ fn a_slot_can_copy_the_state_of_another() {
     let mut engine = engine(3);
     fed(&mut engine, 0, &ONE[..4]);
     fed(&mut engine, 1, &OTHER);
-    assert_eq!(engine.copy(0, 1, 3), 0, "what has been learnt cannot be unlearnt");
+    assert_eq!(engine.copy(0, 1, 3), 0, "a recurrent state cannot be shortened");
     assert_eq!(engine.copy(0, 1, 4), 4);
     assert_eq!(fed(&mut engine, 1, &ONE[4..]), sum(&ONE));
     assert_eq!(fed(&mut engine, 0, &OTHER[..2]), sum(&[&ONE[..4], &OTHER[..2]].concat()), "it is as it was");

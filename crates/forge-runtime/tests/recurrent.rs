@@ -167,7 +167,7 @@ fn delta_rule_convolves_updates_and_gates() {
             output.extend(mixer::update_state(&shape, &weights, [&made, &wide(row)], memory, position));
             convolved.extend(made);
         }
-        let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
+        let as_f32: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
 
         *CONVOLVE.write().unwrap() = Some(ops::CausalConv {
             width: shape.channels(),
@@ -188,7 +188,7 @@ fn delta_rule_convolves_updates_and_gates() {
             compare(&format!("tail {shape:?}"), &numbers_of(&left[0]), &near(&tail));
             compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
         });
-        check_delta_rule(&shape, &weights, [singles, inputs, before], [&memory, &output]);
+        check_delta_rule(&shape, &weights, [as_f32, inputs, before], [&memory, &output]);
     }
 }
 

@@ -3,14 +3,14 @@
 // j of the third is the highest bit of column 4i + j + 16h.
 struct Affine3 {
     uint2 pairs;
-    uint singles;
+    uint highest;
 };
 
 inline Affine3 affine3_at(device const uint* codes, uint packet) {
     device const uint* words = codes + 3u * packet;
     Affine3 found;
     found.pairs = uint2(words[0], words[1]);
-    found.singles = words[2];
+    found.highest = words[2];
     return found;
 }
 
@@ -19,16 +19,16 @@ inline Affine3 affine3_half(device const uint* codes, uint packet, uint part) {
     device const uint* words = codes + 3u * packet;
     Affine3 found;
     found.pairs = uint2(words[part], 0u);
-    found.singles = words[2] >> (4u * part);
+    found.highest = words[2] >> (4u * part);
     return found;
 }
 
 // Word i: columns 4i .. 4i + 3, and those 16 further.
 inline void affine3_word(Affine3 packet, uint i, thread float4& low, thread float4& high) {
     const uint pairs = (i < 2u ? packet.pairs.x : packet.pairs.y) >> (4u * (i & 1u));
-    const uint singles = packet.singles >> (2u * i);
-    low = affine8_word((pairs & 0x03030303u) | ((singles & 0x01010101u) << 2u));
-    high = affine8_word(((pairs >> 2u) & 0x03030303u) | (((singles >> 1u) & 0x01010101u) << 2u));
+    const uint highest = packet.highest >> (2u * i);
+    low = affine8_word((pairs & 0x03030303u) | ((highest & 0x01010101u) << 2u));
+    high = affine8_word(((pairs >> 2u) & 0x03030303u) | (((highest >> 1u) & 0x01010101u) << 2u));
 }
 
 inline void affine3_decode(Affine3 packet, thread float4* codes) {

@@ -3,14 +3,14 @@
 // j of the fifth is the highest bit of column 4i + j + 16h.
 struct Affine5 {
     uint4 nibbles;
-    uint singles;
+    uint highest;
 };
 
 inline Affine5 affine5_at(device const uint* codes, uint packet) {
     device const uint* words = codes + 5u * packet;
     Affine5 found;
     found.nibbles = uint4(words[0], words[1], words[2], words[3]);
-    found.singles = words[4];
+    found.highest = words[4];
     return found;
 }
 
@@ -19,16 +19,16 @@ inline Affine5 affine5_half(device const uint* codes, uint packet, uint part) {
     device const uint* words = codes + 5u * packet;
     Affine5 found;
     found.nibbles = uint4(words[2u * part], words[2u * part + 1u], 0u, 0u);
-    found.singles = words[4] >> (4u * part);
+    found.highest = words[4] >> (4u * part);
     return found;
 }
 
 // The values of word i, one byte each: columns 4i .. 4i + 3, and those 16 further.
 inline uint2 affine5_bytes(Affine5 packet, uint i) {
     const uint nibbles = packet.nibbles[i];
-    const uint singles = packet.singles >> (2u * i);
-    return uint2((nibbles & 0x0f0f0f0fu) | ((singles & 0x01010101u) << 4u),
-                 ((nibbles >> 4u) & 0x0f0f0f0fu) | (((singles >> 1u) & 0x01010101u) << 4u));
+    const uint highest = packet.highest >> (2u * i);
+    return uint2((nibbles & 0x0f0f0f0fu) | ((highest & 0x01010101u) << 4u),
+                 ((nibbles >> 4u) & 0x0f0f0f0fu) | (((highest >> 1u) & 0x01010101u) << 4u));
 }
 
 // Word i: columns 4i .. 4i + 3, and those 16 further.

@@ -127,8 +127,8 @@ fn delta_rule_matches_the_reference_row_by_row() {
                     let ask =
                         |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
                     let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
-                    let learnt = f64::from(beta[of_head]) * unknown;
-                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
+                    let delta = f64::from(beta[of_head]) * unknown;
+                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += delta * k);
                     expected[of_head * values + number] = f64::from(scale) * ask(column, &q);
                 }
             }
@@ -227,11 +227,11 @@ fn gated_delta_net_layer_matches_the_reference() {
         compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
 
-        let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
+        let as_f32: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
         let held = bytes_of(&before, Format::F32);
         for variant in 0..VARIANTS {
             let mut bindings = vec![
-                ("convolved", Input::Numbers(&singles)),
+                ("convolved", Input::Numbers(&as_f32)),
                 ("inputs", Input::Numbers(&inputs)),
                 ("rate", Input::Numbers(&weights.rate)),
                 ("bias", Input::Numbers(&weights.bias)),

@@ -7,7 +7,7 @@ use forge_ops::{Activation, Epilogue, Gating, InlineNorm, UnaryOp};
 use forge_sim::Precision;
 
 /// The tolerance of f32 dot products, relative to the magnitude of each product.
-const SINGLES: f64 = 1e-6;
+const F32_ERROR: f64 = 1e-6;
 
 /// The tolerance with f16 factors: both are rounded to 11 bits.
 const HALVES: f64 = 1e-3;
@@ -69,7 +69,7 @@ fn products(
                     size += x.abs();
                 }
                 if it.layout.knobs.codes {
-                    size += f64::from(w).abs() * roundings[column / 32] / SINGLES;
+                    size += f64::from(w).abs() * roundings[column / 32] / F32_ERROR;
                 }
             }
             (sum, size) = (sum * factor, size * factor);
@@ -188,9 +188,9 @@ fn check_one(
             .collect(),
     };
     let tolerance = match it.layout.operand {
-        Operand::F32 => SINGLES,
+        Operand::F32 => F32_ERROR,
         Operand::F16 => HALVES,
-        Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(SINGLES),
+        Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(F32_ERROR),
     };
     let y = numbers_of(&outputs[0]);
     compare(&what, &y, &expected, tolerance);

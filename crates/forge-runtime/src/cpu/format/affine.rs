@@ -55,8 +55,8 @@ unsafe fn half_block<const BITS: usize>(block: *const u8, high: bool) -> [u8; 16
     }
     if BITS & 1 != 0 {
         let a = word(first);
-        let singles = words([a, a >> 2, a >> 4, a >> 6]) >> u32::from(high);
-        codes |= (singles & repeat(1)) << shift;
+        let highest = words([a, a >> 2, a >> 4, a >> 6]) >> u32::from(high);
+        codes |= (highest & repeat(1)) << shift;
     }
     codes.to_le_bytes()
 }

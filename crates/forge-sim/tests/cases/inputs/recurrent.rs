@@ -61,7 +61,7 @@ impl Writer {
     fn memory(&mut self, rule: &DeltaRule, launch: &Launch) -> Content {
         let numbers = rule.heads * rule.keys * rule.values;
         let known = if launch.positions[0] > 0 { numbers } else { 0 };
-        let learnt = (0..known).map(|_| self.float().to_bits()).collect();
-        Content::Parts(SLOTS * numbers * 4, vec![(numbers * 4, learnt)])
+        let state = (0..known).map(|_| self.float().to_bits()).collect();
+        Content::Parts(SLOTS * numbers * 4, vec![(numbers * 4, state)])
     }
 }
