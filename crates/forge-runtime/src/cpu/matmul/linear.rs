@@ -47,14 +47,11 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
-    let rows = call.scalar(0);
-    // AMX tiles multiply 16 rows at once.
-    let gemv_rows = if call.level().has_tiles() { FEW } else { repacked_gemv::MAX_ROWS };
-    if M::STRIPS && rows <= gemv_rows && call.is_repacked("weight_codes") {
-        return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
-    }
-    if is_encoded::<M>(call, shape) && rows > FEW {
+    if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
         return int8_gemm::products::<M>(call, shape);
+    }
+    if M::STRIPS && call.is_repacked("weight_codes") {
+        return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     #[cfg(target_arch = "x86_64")]
     if call.level().has_tiles() && !call.is_decode() && !is_encoded::<M>(call, shape) {

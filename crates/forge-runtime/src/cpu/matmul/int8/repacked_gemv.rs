@@ -1,4 +1,4 @@
-//! int8 GEMV for up to [`MAX_ROWS`] rows of x and repacked weights ([`crate::cpu::format::repacked`]): the decode
+//! int8 GEMV for one or a few rows of x and repacked weights ([`crate::cpu::format::repacked`]): the decode
 //! path of quantized models.
 //!
 //! Each thread quantizes the rows itself, as in [`crate::cpu::matmul::int8::int8_gemm`], which is cheap
@@ -14,6 +14,7 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
+use crate::cpu::matmul::gemv::FEW;
 use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
 use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
@@ -30,10 +31,7 @@ const PIECE: usize = 4 * OUTPUTS;
 /// Maximum number of outputs per claim. Claims are large, because the memory pipeline drains between them.
 const MAX_OUTPUTS_PER_CLAIM: usize = 8192;
 
-/// Maximum number of rows. With more, the GEMM is faster, where threads share the quantized rows.
-pub(crate) const MAX_ROWS: usize = 16;
-
-/// GEMV of up to [`MAX_ROWS`] rows.
+/// GEMV of a few rows.
 pub(crate) struct RepackedGemv<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: &'a Linear,
@@ -70,7 +68,7 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
             let first = start / OUTPUTS * blocks;
             let of = RepackedRows { matrix, first, strips, blocks, streams: call.level().streams() };
             // SAFETY: `find` checked that the matrix is whole, and x has as many blocks.
-            unsafe { of.multiply::<S>(&x[..rows], values, pitch) };
+            unsafe { of.few::<S>(&x[..rows], values, pitch) };
             for share in start / size..shares.min(pieces.end * piece / size) {
                 let mut left = PartialResults::NOTHING;
                 let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
@@ -101,9 +99,9 @@ pub(crate) struct RepackedRows<M> {
 }
 
 impl<M: Matrix> RepackedRows<M> {
-    /// Multiplies by any number of rows.
+    /// Multiplies by one to [`FEW`] rows.
     #[inline(always)]
-    pub(crate) unsafe fn multiply<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
+    pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
         let is_one = self.streams.is_one();
         // SAFETY: the caller's contract.
         unsafe {
@@ -113,53 +111,9 @@ impl<M: Matrix> RepackedRows<M> {
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
                 [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
                 [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
-                rows => self.multiply_groups::<S>(rows, to, pitch),
+                rows => self.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch),
             }
         }
-    }
-
-    /// Multiplies each strip by one group of rows after the other, while the strip is in L1.
-    #[inline(always)]
-    unsafe fn multiply_groups<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
-        for strip in 0..self.strips {
-            let mut first = 0;
-            while first < rows.len() {
-                let (rows, to) = (&rows[first..], &mut to[first * pitch..]);
-                // SAFETY: the caller's contract.
-                first += unsafe {
-                    match rows.len() {
-                        // As many sums as vector registers allow.
-                        8.. if S::LANES == OUTPUTS => self.strip::<S, 8>(strip, rows, to, pitch),
-                        4.. => self.strip::<S, 4>(strip, rows, to, pitch),
-                        3 => self.strip::<S, 3>(strip, rows, to, pitch),
-                        2 => self.strip::<S, 2>(strip, rows, to, pitch),
-                        _ => self.strip::<S, 1>(strip, rows, to, pitch),
-                    }
-                };
-            }
-        }
-    }
-
-    /// Multiplies a strip by the first `X` rows. Returns `X`.
-    #[inline(always)]
-    unsafe fn strip<S: Simd, const X: usize>(
-        &self,
-        strip: usize,
-        rows: &[QuantizedRow],
-        to: &mut [f32],
-        pitch: usize,
-    ) -> usize {
-        let rows: [&QuantizedRow; X] = std::array::from_fn(|row| &rows[row]);
-        // SAFETY: the caller's contract.
-        let [sums] = unsafe { self.at_once::<S, X, 1>(rows, [strip]) };
-        for r in 0..X {
-            for part in 0..OUTPUTS / S::LANES {
-                let to = &mut to[r * pitch + strip * OUTPUTS + part * S::LANES..][..S::LANES];
-                // SAFETY: the slice has a vector's lanes.
-                unsafe { S::store(to.as_mut_ptr(), sums[r][part]) };
-            }
-        }
-        X
     }
 
     /// Multiplies by one row.
