@@ -1,6 +1,6 @@
 //! A time limit for grammar steps.
 //!
-//! Masks are computed on the scheduler's thread, where every client waits_for_prefix for them. llguidance bounds the
+//! Masks are computed on the scheduler's thread, where every client waits for them. llguidance bounds the
 //! work of a mask by counts whose cost depends on the grammar. A watchdog thread therefore cancels steps that
 //! take too long.
 
