@@ -1,7 +1,8 @@
 //! Mutated requests to a server in a separate process.
 //!
 //! For any request, the server responds in limited time, serves another client meanwhile, stays within its
-//! memory limit and keeps running. A request is determined by its index, so runs are reproducible.
+//! memory limit and keeps running. A request is determined by its index, so runs are reproducible:
+//! `FORGE_FUZZ_FIRST=25181` starts with that one.
 //! `FORGE_FUZZ_MINUTES=30` sets a duration instead:
 //!
 //! ```sh
@@ -55,6 +56,8 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "fuzz::server", "--ignored", "--nocapture"])
             .env(SERVER, "1")
+            // As the command `serve` sets it.
+            .env("RUST_LIB_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -189,6 +192,7 @@ fn ask(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
 #[test]
 fn mutated_requests_are_answered_in_time() {
     let minutes = std::env::var("FORGE_FUZZ_MINUTES").ok().map(|minutes| minutes.parse::<f64>().unwrap());
+    let first = std::env::var("FORGE_FUZZ_FIRST").map_or(0, |number| number.parse::<u64>().unwrap());
     let (process, address) = Process::start();
     let corpus = corpus();
     let plain = json!({ "prompt": "abc", "max_tokens": 1 }).to_string();
@@ -214,10 +218,10 @@ fn mutated_requests_are_answered_in_time() {
         });
         let start = Instant::now();
         let mut faults = Vec::new();
-        for number in 0.. {
+        for number in first.. {
             let is_last = match minutes {
                 Some(minutes) => start.elapsed().as_secs_f64() > 60.0 * minutes,
-                None => number == REQUESTS + corpus.len() as u64,
+                None => number == first + REQUESTS + corpus.len() as u64,
             };
             if is_last || other.is_finished() {
                 break;
@@ -237,10 +241,9 @@ fn mutated_requests_are_answered_in_time() {
             let started = Instant::now();
             let status = ask(address, path, &bytes);
             let what = || {
-                format!(
-                    "request {number}, {path}: {}",
-                    String::from_utf8_lossy(&bytes[..bytes.len().min(500)])
-                )
+                let file = std::env::temp_dir().join(format!("forge-fuzz-{number}.json"));
+                std::fs::write(&file, &bytes).unwrap();
+                format!("request {number}, {path}: body in {}", file.display())
             };
             if started.elapsed() > TIME {
                 faults.push(format!("{:?}: {}", started.elapsed(), what()));
