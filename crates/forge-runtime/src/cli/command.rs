@@ -54,8 +54,17 @@ pub const fn command<C: Command>() -> Entry {
     }
 }
 
-/// Runs a program on the process's arguments. Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
+/// Disables the backtraces that errors capture if `RUST_BACKTRACE` is set; panics keep theirs. A server's client could
+/// otherwise request work of seconds: llguidance captures one for each level of nested rules in a rejected grammar.
+fn disable_error_backtraces() {
+    // SAFETY: `main` calls it first, before the process has another thread.
+    unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
+}
+
+/// The `main` function of a program: runs it on the process's arguments. The process must have no other thread yet. Exit
+/// codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 pub fn main(program: &CompiledModel, commands: &[Entry]) -> ExitCode {
+    disable_error_backtraces();
     match run(program, commands, std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

@@ -30,19 +30,11 @@ impl Serve {
     }
 }
 
-/// Disables the backtraces that errors capture if `RUST_BACKTRACE` is set: for a rejected grammar with deeply nested
-/// rules one takes seconds, which any client could request. Panics keep theirs.
-fn disable_library_backtraces() {
-    // SAFETY: the command has not started another thread yet.
-    unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
-}
-
 impl Command for Serve {
     const NAME: &'static str = "serve";
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
-        disable_library_backtraces();
         let server = Server::listen(command.options()?)?;
         let mut setup = common.load_options();
         setup.slots = common.slots.unwrap_or(SLOTS);

@@ -56,7 +56,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "fuzz::server", "--ignored", "--nocapture"])
             .env(SERVER, "1")
-            // As the command `serve` sets it.
+            // As `cli::main` sets it.
             .env("RUST_LIB_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
