@@ -3,7 +3,7 @@
 use crate::emulated::{DRIVER, write_driver};
 use crate::model_lists::{
     AFFINE, ALL_EXPERTS_SELECTED, CONVERTED, CONVERTED_TO_CODES, EXPERTS, FEW_FORMATS, FORMATS, FUSED,
-    LATENTS, MIXED, MLX, MLX_SUFFIX, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTISED, SHARED,
+    LATENTS, MIXED, MLX, MLX_SUFFIX, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTIZED, SHARED,
     SUPERBLOCKS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
 };
 use crate::parallel::parallel_map;
@@ -108,7 +108,7 @@ fn all_to_build() -> Vec<Built> {
     add(WIDE_HEADS, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
     all.extend(ALL_EXPERTS_SELECTED.map(|(model, format)| Built::of(model, format)));
-    all.extend(QUANTISED.into_iter().chain(CONVERTED_TO_CODES).map(|model| Built::of(model, "keep")));
+    all.extend(QUANTIZED.into_iter().chain(CONVERTED_TO_CODES).map(|model| Built::of(model, "keep")));
     all.extend(CONVERTED.map(|(model, format)| Built::of(model, format)));
     all.extend(models().iter().map(|model| {
         let (format, kv) = UNFUSED;

@@ -1,6 +1,6 @@
 //! Helpers of the end-to-end tests: models, the compiler as a command, and generated crates.
 //!
-//! A model is a directory of `tests/models`, `tests/quantised` (quantized checkpoints) or `tests/odd`. It has
+//! A model is a directory of `tests/models`, `tests/quantized` (quantized checkpoints) or `tests/odd`. It has
 //! a checkpoint, and `golden.json` or `golden.safetensors` with logits that Hugging Face transformers
 //! computed in f32. All directories are tested; adding one adds its tests. Crates are generated in
 //! `target/tests` and built as one workspace, so that cargo builds dependencies once and models in parallel.
@@ -53,7 +53,7 @@ pub fn model(name: &str) -> PathBuf {
         return converted_to_codes(name)[0].clone();
     }
     let folders =
-        ["tests/models", "tests/quantised", "tests/odd"].map(|folder| root().join(folder).join(name));
+        ["tests/models", "tests/quantized", "tests/odd"].map(|folder| root().join(folder).join(name));
     folders.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| panic!("there is no model {name}"))
 }
 

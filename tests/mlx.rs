@@ -56,12 +56,12 @@ pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
         let (bits, group) = special.map_or((4, 64), |(_, bits, group)| (*bits, *group));
         (module != UNQUANTIZED_MODULE).then_some(Codes::Affine { bits, group })
     };
-    quantised(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
+    quantized(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
 }
 
 /// A random quantized model in the format of a converter, with the `usual` parameters unless another rule
 /// applies, and its dequantized copy. Returns both paths.
-fn quantised(
+fn quantized(
     scratch: &Path,
     name: &str,
     config: &Value,
@@ -76,7 +76,7 @@ fn quantised(
     let mut tensors = load(&source);
     tensors.iter_mut().for_each(|(name, array)| array.restore_shape(config, name));
     for (tensor, array) in names::converted(config, tensors) {
-        let module = tensor.strip_suffix(".weight").filter(|module| is_quantised(config, module, &array));
+        let module = tensor.strip_suffix(".weight").filter(|module| is_quantized(config, module, &array));
         let chosen = module.and_then(&codes);
         let Some((module, chosen)) = module.zip(chosen) else {
             if let Some(module) = module {
@@ -102,7 +102,7 @@ fn quantised(
 }
 
 /// Whether converters quantize a module: one with a matrix of its own.
-fn is_quantised(config: &Value, module: &str, array: &Array) -> bool {
+fn is_quantized(config: &Value, module: &str, array: &Array) -> bool {
     let chooses = ["deepseek_v3", "glm4_moe"].iter().any(|family| config["model_type"] == *family);
     array.shape.len() > 1 && !module.ends_with(".conv1d") && !(chooses && module.ends_with(".mlp.gate"))
 }
@@ -151,7 +151,7 @@ pub(crate) fn families(scratch: &Path, name: &str) -> [PathBuf; 2] {
         _ => Some(usual),
     };
     once(&[scratch.join(format!("{name}-mixed")), scratch.join(format!("{name}-plain"))], || {
-        quantised(scratch, name, &config, usual, codes);
+        quantized(scratch, name, &config, usual, codes);
     })
 }
 

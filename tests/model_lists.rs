@@ -83,7 +83,7 @@ pub const SHARED: &str = "gemma4_text_shared";
 pub const WIDE_HEADS: &str = "gemma4_text_wide";
 
 /// Models with quantized weights, which are kept, and a lossless KV cache.
-pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", "gpt_oss_mxfp4", MLX];
+pub const QUANTIZED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", "gpt_oss_mxfp4", MLX];
 
 /// The one of these that is quantized with every number of bits.
 pub const MLX: &str = "mlx";

@@ -5,10 +5,10 @@
 {% set capacity = "args.capacity" if ring else "args.context" %}
 {% set modulo = " % " ~ ring ~ "u" if ring else "" %}
 {% set factor = scale if softcap else scale_base_2 %}
-{% set add = "add_strip_ranged" if quantised else "add_strip" %}
+{% set add = "add_strip_ranged" if quantized else "add_strip" %}
 {# A vector of a cached position. #}
 {% macro cached(of) %}
-{% if quantised %}{{ load }}({{ of }} + place, c, {{ width }}u)
+{% if quantized %}{{ load }}({{ of }} + place, c, {{ width }}u)
 {%- elif padded != width %}c < {{ width }}u ? *(device const {{ vector }}*)({{ of }} + place + c) : {{ zeros }}
 {%- else %}*(device const {{ vector }}*)({{ of }} + place + c)
 {%- endif %}

@@ -165,7 +165,7 @@ kernel void {{ name }}(
 {% endif %}
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-{% if quantised %}
+{% if quantized %}
                 device const uchar* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}
@@ -198,7 +198,7 @@ kernel void {{ name }}(
 {% endif %}
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-{% if quantised %}
+{% if quantized %}
                 device const uchar* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}

@@ -1,7 +1,7 @@
 {% set vector = element ~ step %}
 {% set capacity = "args.capacity" if ring else "args.context" %}
 {% set modulo = " % " ~ ring ~ "u" if ring else "" %}
-{% if quantised %}
+{% if quantized %}
 // Appends keys and values (heads: {{ key_heads }}) to the q8_0 KV cache at the row's slot and position:
 // {{ width }} quantized values, followed by a scale for each 32. A thread processes one channel.
 {% else %}
@@ -31,7 +31,7 @@ kernel void {{ name }}(
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]]) {
-{% if quantised %}
+{% if quantized %}
     const uint i = group.x * {{ threads }}u + thread_id;
 {% if count % threads != 0 %}
     const uint at = min(i, {{ count - 1 }}u);

@@ -30,7 +30,7 @@
 {% if values_are_keys %}
 // Values are computed from the heads of keys.
 {% endif %}
-{% if quantised %}
+{% if quantized %}
 // The cache is q8_0: {{ width }} quantized values per head, followed by a scale for each 32.
 {% endif %}
 {% if ring %}
@@ -82,7 +82,7 @@ kernel void {{ name }}(
 {% else %}
     uint thread_id [[thread_index_in_threadgroup]]) {
 {% endif %}
-{% if quantised %}
+{% if quantized %}
     threadgroup float staged[{{ simdgroups * width }}];  // a head of keys or values for each simdgroup
 {% endif %}
     const uint row = group.y;
@@ -177,7 +177,7 @@ kernel void {{ name }}(
             target[one[i]] = channels[i].x;
             target[other[i]] = channels[i].y;
         } else {
-{% if quantised %}
+{% if quantized %}
             staged[simdgroup_id * {{ width }}u + one[i]] = channels[i].x;
             staged[simdgroup_id * {{ width }}u + other[i]] = channels[i].y;
 {% else %}
@@ -186,7 +186,7 @@ kernel void {{ name }}(
 {% endif %}
         }
     }
-{% if quantised %}
+{% if quantized %}
     simdgroup_barrier(mem_flags::mem_threadgroup);
 
     // Quantize keys and values, 32 at a time.

@@ -18,7 +18,7 @@ pub(crate) fn models() -> Vec<String> {
         let models = entries(kind).into_iter().filter(|path| path.is_dir());
         models.map(move |path| format!("{kind}/{}", path.file_name().unwrap().to_string_lossy()))
     };
-    ["models", "odd", "quantised"].into_iter().flat_map(of).collect()
+    ["models", "odd", "quantized"].into_iter().flat_map(of).collect()
 }
 
 fn entries(path: &str) -> Vec<PathBuf> {

@@ -6,7 +6,7 @@ llama.cpp is commit 0c1e57098; transformers 5.23, torch 2.15, sentencepiece 0.2.
 which is too much to keep; NAME is such a name, `llama-q8_0`. Nothing of llama.cpp is patched but what its converter does
 not know of a tokenizer that nobody published: the name of its pre-tokenizer, and that ERNIE's is not SentencePiece here.
 
-Weights are random, norms and biases too. Matrices of the model that gives the logits are quantised and dequantised by
+Weights are random, norms and biases too. Matrices of the model that gives the logits are quantized and dequantized by
 gguf-py, so that the logits are those of the numbers that the file holds.
 """
 import argparse
@@ -174,7 +174,7 @@ def convert(family, path, kind, out):
     convert_hf_to_gguf.main()
 
 
-def quantised(data, to):
+def quantized(data, to):
     kind = to.name.lower()
     if kind not in SUPERBLOCKS:
         return gguf.quants.quantize(data, to)
@@ -193,7 +193,7 @@ def quantised(data, to):
     return np.stack([row(numbers) for numbers in np.ascontiguousarray(data, dtype=np.float32)])
 
 
-def requantise(source, kind, out):
+def requantize(source, kind, out):
     """The same file with matrices of another type."""
     reader = gguf.GGUFReader(source)
     text = lambda field: field.contents()
@@ -205,15 +205,15 @@ def requantise(source, kind, out):
         writer.add_key_value(name, field.contents(), kinds[0], kinds[1] if len(kinds) > 1 else None)
     for tensor in reader.tensors:
         data = np.array(tensor.data)
-        to = gguf.GGMLQuantizationType[kind.upper()] if is_quantised(tensor.name, data.shape) else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(tensor.name, quantised(data, to), raw_dtype=to)
+        to = gguf.GGMLQuantizationType[kind.upper()] if is_quantized(tensor.name, data.shape) else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(tensor.name, quantized(data, to), raw_dtype=to)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def is_quantised(name, shape):
+def is_quantized(name, shape):
     return len(shape) == 2 and shape[-1] % 32 == 0 and "position" not in name and "wpe" not in name
 
 
@@ -223,9 +223,9 @@ def rounded(model, kind):
     turned = [id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"]
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 2 and is_quantised(name, weight.shape):
+            if weight.dim() == 2 and is_quantized(name, weight.shape):
                 given = weight.t() if id(weight) in turned else weight
-                made = gguf.quants.dequantize(quantised(given.contiguous().numpy(), to), to)
+                made = gguf.quants.dequantize(quantized(given.contiguous().numpy(), to), to)
                 made = torch.from_numpy(np.array(made, dtype=np.float32))
                 weight.copy_(made.t() if id(weight) in turned else made)
 
@@ -261,7 +261,7 @@ def make(name, out):
             convert(family, path, kind, target)
         else:
             convert(family, path, "f32", path + "/f32.gguf")
-            requantise(path + "/f32.gguf", kind, target)
+            requantize(path + "/f32.gguf", kind, target)
         rounded(model, kind)
         golden(model, os.path.join(out, name + ".safetensors"))
         if FAMILIES[family][3] is None:

@@ -210,7 +210,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
 fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Error> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
-    let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantised() {
+    let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantized() {
         true => weight.format.matrix_bytes(weight.rows(), weight.columns()),
         false => {
             let element = weight.format.planes()[0].element.bytes() as u64;
@@ -295,7 +295,7 @@ fn write_reference_logits(planned: &Planned, staging: &Staging) -> Result<(usize
 /// error of a share of the positions.
 fn int8_bounds(planned: &Planned) -> Vec<serde_json::Value> {
     let Planned { opened, plan, .. } = planned;
-    if !plan.weights.iter().any(|packed| packed.format.is_quantised()) {
+    if !plan.weights.iter().any(|packed| packed.format.is_quantized()) {
         return Vec::new();
     }
     let has_router =

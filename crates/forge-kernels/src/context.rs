@@ -241,7 +241,7 @@ impl Weight {
             widened,
             scale_type: if offset || halves { "float2" } else { "float" },
             planes: planes.collect(),
-            scaled: format.is_quantised(),
+            scaled: format.is_quantized(),
             offset,
             halves,
             nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K),

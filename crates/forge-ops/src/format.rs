@@ -346,7 +346,7 @@ impl Format {
     }
 
     /// Whether values share a scale, so that storing loses more than rounding to a float.
-    pub const fn is_quantised(self) -> bool {
+    pub const fn is_quantized(self) -> bool {
         !matches!(self, Format::F32 | Format::F16 | Format::Bf16)
     }
 

@@ -178,7 +178,7 @@ where
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let found = expect_fit(self.graph, weight, &rows, out.len())?;
-        if found.format.is_quantised() {
+        if found.format.is_quantized() {
             let [codes, scales] = found.format.plane_bytes(found.columns());
             let mut bytes = vec![0; rows.len() * (codes + scales)];
             self.stored(weight, rows, &mut bytes)?;

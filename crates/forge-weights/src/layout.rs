@@ -248,7 +248,7 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
         }
         let format = packed.format;
         let is_cut = parts.iter().any(|part| blocks(packed, part) > 1);
-        if is_cut && (is_vector || format.is_quantised() && !columns.is_multiple_of(format.group())) {
+        if is_cut && (is_vector || format.is_quantized() && !columns.is_multiple_of(format.group())) {
             return fail("a column block splits a quantization group");
         }
         if is_cut && packed.gain.is_some() {

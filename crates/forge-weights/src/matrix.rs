@@ -98,7 +98,7 @@ impl<'a> Matrix<'a> {
     fn is_kept(&self) -> bool {
         let Packed { format, parts, gain, .. } = self.packed;
         let same = |part: &WeightId| self.graph.weights[part.0].format == *format;
-        format.is_quantised() && gain.is_none() && parts.iter().all(same)
+        format.is_quantized() && gain.is_none() && parts.iter().all(same)
     }
 
     /// Copies rows of the checkpoint's quantized values and scales.

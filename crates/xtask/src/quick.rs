@@ -27,7 +27,7 @@ const SLOW: &[&str] = &[
     "pipeline",
     "projections",
     "ptx",
-    "quantised",
+    "quantized",
     "reference",
     "report",
     "rings",

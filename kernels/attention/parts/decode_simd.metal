@@ -1,5 +1,5 @@
 {# Attention over a KV split with shuffles: lanes have channels of a position and sum its scores. #}
-{% set vector = "float4" if quantised else element ~ "4" %}
+{% set vector = "float4" if quantized else element ~ "4" %}
 {% set past = lanes * 8 > pitch %}
 {% set place = "place" if past else "channel" %}
 {% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
@@ -9,7 +9,7 @@
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
-{% if quantised %}
+{% if quantized %}
             device const uchar* record = cached_keys + ulong(p{{ modulo }}) * {{ record }}ul;
 {% for packet, further in packets %}
             key[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
@@ -24,7 +24,7 @@
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
-{% if quantised %}
+{% if quantized %}
             device const uchar* record = cached_values + ulong(p{{ modulo }}) * {{ record }}ul;
 {% for packet, further in packets %}
             value[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);

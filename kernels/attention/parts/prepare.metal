@@ -118,7 +118,7 @@
             }
 {% endif %}
 {% endif %}
-{% if appends and not quantised %}
+{% if appends and not quantized %}
             if (!is_query) {
                 // The cached (rounded) value, also used here.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);
@@ -130,7 +130,7 @@
             shared[h * {{ pitch }}u + one[i]] = channels[i].x;
             shared[h * {{ pitch }}u + other[i]] = channels[i].y;
         }
-{% if appends and quantised %}
+{% if appends and quantized %}
         if (!is_query) {
             // The cached (rounded) value, also used here.
             simdgroup_barrier(mem_flags::mem_threadgroup);

@@ -30,14 +30,14 @@ pub(crate) struct Kept {
     /// Elements of one head at one position.
     record: usize,
     /// Whether the cache is quantized: q8 values, followed by a scale for each 32.
-    quantised: bool,
+    quantized: bool,
 }
 
 impl Kept {
     pub(crate) fn of(cache: Format, width: usize) -> Kept {
-        let quantised = cache == Format::Q8_0;
-        let record = if quantised { width + width / 16 } else { width };
-        Kept { element: element(cache).0, record, quantised }
+        let quantized = cache == Format::Q8_0;
+        let record = if quantized { width + width / 16 } else { width };
+        Kept { element: element(cache).0, record, quantized }
     }
 }
 

@@ -77,7 +77,7 @@ impl Formats {
     pub(crate) fn new(graph: &Graph, options: &Options) -> Result<Formats, Vec<Diagnostic>> {
         let ends = TiedHead::of(graph);
         let mut formats_of = vec![options.quant; graph.weights.len()];
-        if matches!(options.quant, Quant::To(format) if format.is_quantised()) {
+        if matches!(options.quant, Quant::To(format) if format.is_quantized()) {
             choosing(graph).into_iter().for_each(|id| formats_of[id.0] = Quant::Keep);
         }
         // Override that applies to a tied head alone.

@@ -162,7 +162,7 @@ fn folding_gains_does_not_change_the_logits() {
 #[test]
 fn checkpoint_dtype_does_not_change_the_logits() {
     // Only scales in f16 or bf16 can be represented.
-    let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantised());
+    let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantized());
     for case in cases().into_iter().filter(is_plain) {
         // Every bf16 value is an f32 value.
         let wide = case.rewritten("F32", |half| u32::from(half) << 16);

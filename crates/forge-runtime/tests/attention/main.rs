@@ -11,7 +11,7 @@ mod support;
 mod append;
 mod attend;
 mod norms;
-mod quantised;
+mod quantized;
 mod ring;
 mod rotate;
 

@@ -81,8 +81,8 @@ pub(crate) fn cancelled(format: Format, x: f32) -> f64 {
 }
 
 pub(crate) fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
-    let quantised = !matches!(format, Format::F32 | Format::F16 | Format::Bf16);
-    match (quantised, weight) {
+    let quantized = !matches!(format, Format::F32 | Format::F16 | Format::Bf16);
+    match (quantized, weight) {
         (true, "table") => vec!["table_codes", "table_scales"],
         (true, _) => vec!["weight_codes", "weight_scales"],
         (_, "table") => vec!["table_values"],

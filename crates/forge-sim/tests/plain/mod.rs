@@ -70,7 +70,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let exponent = (scale.to_bits() >> 23) as u8;
             match format {
                 Format::Mxfp4 => scales.push(exponent),
-                _ if format.is_quantised() => scales.extend(scale_bytes),
+                _ if format.is_quantized() => scales.extend(scale_bytes),
                 _ => {}
             }
             if matches!(format, Format::Affine(_)) {

@@ -53,13 +53,13 @@ fn weights_fold(list: &Fused, params: &[ParamId], graph: &Graph) -> bool {
     let body = &graph.bodies[list.body.0];
     let bound: Vec<WeightId> = graph.applications().flat_map(|apply| apply.weights.iter().copied()).collect();
     let mut applications = graph.applications().filter(|apply| apply.body == list.body);
-    let takes_a_factor = |format: Format| format == Format::F32 || format.is_quantised();
+    let takes_a_factor = |format: Format| format == Format::F32 || format.is_quantized();
     params.iter().all(|param| takes_a_factor(list.format(*param)))
         && applications.all(|apply| {
             let mut weights = params.iter().filter_map(|param| Some((param, apply.weight(body, *param)?)));
             weights.all(|(param, weight)| {
                 let stored = graph.weights[weight.0].format;
-                let is_kept = stored.is_quantised() && stored == list.format(*param);
+                let is_kept = stored.is_quantized() && stored == list.format(*param);
                 !is_kept && bound.iter().filter(|other| **other == weight).count() == 1
             })
         })

@@ -162,7 +162,7 @@ fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usi
     let width = list.widths[made.0] / chosen;
     let count = network.width / width;
     let group = list.format(down).group();
-    let is_cut_whole = count == 1 || !list.format(down).is_quantised() || width.is_multiple_of(group);
+    let is_cut_whole = count == 1 || !list.format(down).is_quantized() || width.is_multiple_of(group);
     let one_format =
         |params: &[ParamId]| params.iter().all(|param| list.format(*param) == list.format(params[0]));
     let [gates, ups] = network.inward;

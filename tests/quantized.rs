@@ -120,12 +120,12 @@ fn kept_mxfp4_weights_have_the_same_bits() {
 
 #[test]
 fn quantized_values_follow_the_layout() {
-    for [quantised, plain] in CONVERTED_TO_CODES.map(converted_to_codes).iter().chain([mixed_mlx()]) {
-        let [numbers, _] = before_and_after(quantised, "keep");
+    for [quantized, plain] in CONVERTED_TO_CODES.map(converted_to_codes).iter().chain([mixed_mlx()]) {
+        let [numbers, _] = before_and_after(quantized, "keep");
         let [meant, _] = before_and_after(plain, "f32");
         assert_eq!(numbers.len(), meant.len());
         for (tensor, numbers) in numbers {
-            assert!(numbers == meant[&tensor], "{}: {tensor} is decoded wrong", quantised.display());
+            assert!(numbers == meant[&tensor], "{}: {tensor} is decoded wrong", quantized.display());
         }
     }
 }
