@@ -15,9 +15,9 @@ fn overwritten_buffers(plan: &Plan, load: Workload) -> Vec<String> {
     let mut overwritten_buffers = Vec::new();
     let once: Vec<(&Section, &Step)> = plan.steps_of(load).collect();
     // Adjacent steps that run once per tile all run for one tile before the next one.
-    let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbours| {
-        let shares = plan.shares(neighbours[0].1, load);
-        shares.flat_map(|share| neighbours.iter().map(move |(section, step)| (*section, *step, share.start)))
+    let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbors| {
+        let shares = plan.shares(neighbors[0].1, load);
+        shares.flat_map(|share| neighbors.iter().map(move |(section, step)| (*section, *step, share.start)))
     });
     for (section, step, begin) in each_time {
         let instance = plan.instance(section, step, load).expect("it runs");

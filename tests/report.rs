@@ -153,7 +153,7 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
         "{name}: the timeline"
     );
     assert_eq!(says(&format!("; {shown} at position ")), shown > counted, "{name}: the reason");
-    assert!(says("not in every pass") && says("Colours only distinguish buffers"), "{name}: legends");
+    assert!(says("not in every pass") && says("Colors only distinguish buffers"), "{name}: legends");
     let chosen: Vec<Node<'_, '_>> =
         document.descendants().filter(|node| node.attribute("checked").is_some()).collect();
     assert!(chosen.len() == 1 && chosen[0].attribute("id") == Some("chip-m4-max"), "{name}");

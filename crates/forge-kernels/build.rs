@@ -34,7 +34,7 @@ fn main() {
         .iter()
         .map(|(name, about, list)| format!("/// {about}\npub const {name}: &[Source] = &[\n{list}];\n\n"))
         .collect();
-    std::fs::write(variable("OUT_DIR").join("catalogue.rs"), text).expect("the build folder is writable");
+    std::fs::write(variable("OUT_DIR").join("catalog.rs"), text).expect("the build folder is writable");
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {

@@ -424,7 +424,7 @@ def random_like(entry, config, name, tensor):
     return numbers * (2.0 if "lm_head" in name else 1.2) / inputs ** 0.5
 
 
-def initialised(entry):
+def initialized(entry):
     """The model with its random weights."""
     config = CONFIG_MAPPING[entry["family"]](**json.loads(json.dumps(entry["config"])))
     kind = getattr(transformers, entry["wrapper"]) if "wrapper" in entry else \
@@ -510,7 +510,7 @@ def write_json(value, path):
 def write(entry, folder):
     """The checkpoint."""
     name, dtype = TYPES[entry["dtype"]]
-    model = initialised(entry)
+    model = initialized(entry)
     with tempfile.TemporaryDirectory() as scratch:
         model.config.dtype = dtype
         model.save_pretrained(scratch)

@@ -69,7 +69,7 @@ TEXTS = [
     "x" * 70,
 ]
 
-# What a chat template would write: special tokens in it are recognised.
+# What a chat template would write: special tokens in it are recognized.
 RENDERED = [
     "<s>[INST]Tell me about the fox[/INST] The fox lived near the river.</s>",
     "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST] 12 stones\n[/INST]",

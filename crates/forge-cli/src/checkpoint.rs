@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn gguf_checkpoint_ignores_neighbouring_files() {
+    fn gguf_checkpoint_ignores_neighboring_files() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["config.json", "a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"] {
             std::fs::write(folder.path().join(name), name).unwrap();

@@ -16,7 +16,7 @@ const STAGE: Style = AnsiColor::Green.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
 
-/// Writes a command's result to standard output, with colours on a terminal.
+/// Writes a command's result to standard output, with colors on a terminal.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = anstream::stdout();
     // A closed pipe (`| head`) is not an error.

@@ -1,6 +1,6 @@
 // Matrices of 8 by 8 for NVIDIA GPUs, read behind `metal_ptx.h`.
 //
-// A lane holds two neighbours of a row, those that Apple's hardware gives it: row 4 r + c of the GPU's lanes has columns 2 c and
+// A lane holds two neighbors of a row, those that Apple's hardware gives it: row 4 r + c of the GPU's lanes has columns 2 c and
 // 2 c + 1 of row r. That is how the matrix units take a left factor and a sum. A right factor they take by columns: lane 4 n + c
 // has rows 2 c and 2 c + 1 of column n. Who loads a matrix loads it both ways, and the compiler drops the one that nobody
 // asks for; what was set or computed is transposed by shuffles where it is a right factor.

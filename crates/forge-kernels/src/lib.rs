@@ -19,11 +19,11 @@
 //!
 //! # Modules
 //!
-//! Templates are in `kernels/<family>/`, shared functions in `kernels/support/`; [`catalogue`] lists both.
+//! Templates are in `kernels/<family>/`, shared functions in `kernels/support/`; [`catalog`] lists both.
 //! `context` computes derived template variables, `render` renders templates, `forge-msl` parses the result.
 
 pub(crate) mod attention;
-pub mod catalogue;
+pub mod catalog;
 pub mod check;
 mod context;
 mod error;

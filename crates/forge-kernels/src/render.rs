@@ -6,7 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
 
-use crate::catalogue::{PARTS, TEMPLATES, template_path};
+use crate::catalog::{PARTS, TEMPLATES, template_path};
 use crate::context::{context, literal};
 use crate::error::KernelError;
 use crate::limits;

@@ -1,7 +1,7 @@
 //! Support functions that several kernels call, defined once in `kernels/support`. The functions that a
 //! kernel calls are found among the tokens of its source.
 
-use crate::catalogue::{SUPPORT, Source};
+use crate::catalog::{SUPPORT, Source};
 use forge_msl::{called_names, functions, tokenize};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;

@@ -1,6 +1,6 @@
 //! Operations as plain data: what a kernel computes, without how.
 //!
-//! Each operation is declared once, here. The planner selects operations, the kernel catalogue adds a layout
+//! Each operation is declared once, here. The planner selects operations, the kernel catalog adds a layout
 //! and renders Metal source, and the CPU functions take the same shapes. Generated crates contain shapes as
 //! constants.
 //!

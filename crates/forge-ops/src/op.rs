@@ -11,7 +11,7 @@ use crate::norm::{LayerNorm, NormAdd, RmsNorm};
 use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 use serde::Serialize;
 
-/// A family of operations. It has the same name in `kernels/`, in the kernel catalogue and in the CPU
+/// A family of operations. It has the same name in `kernels/`, in the kernel catalog and in the CPU
 /// kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpFamily {

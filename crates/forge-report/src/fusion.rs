@@ -46,7 +46,7 @@ pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     for ((x, width), head) in COLUMNS.into_iter().zip(&heads) {
         canvas.text((x + width / 2.0, 14.0), Anchor::Middle, "quiet", head);
     }
-    // Nodes are in order, vertically centred.
+    // Nodes are in order, vertically centered.
     let first = HEAD + (rows - nodes) as f64 * ROW / 2.0 + BOX / 2.0;
     let middle = |node: usize| first + node as f64 * ROW;
     for (side, steps) in steps.into_iter().enumerate() {

@@ -97,7 +97,7 @@ pub(crate) fn arena(plan: &Plan, schedule: Schedule) -> String {
     let here = |scratch: &Scratch| {
         scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(|life| life.schedule == schedule)
     };
-    // A buffer has the same colour in both plots.
+    // A buffer has the same color in both plots.
     let buffers: Vec<(usize, &Scratch)> =
         plan.scratch.iter().enumerate().filter(|(_, scratch)| here(scratch)).collect();
     let height = (buffers.len() as f64 * 16.0).max(220.0);

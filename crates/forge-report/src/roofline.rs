@@ -60,7 +60,7 @@ fn points(prediction: &Prediction) -> Vec<Point<'_>> {
         .collect()
 }
 
-/// Plots a chip's roof with the decode steps, labelled on the left, and the prefill steps, labelled on the right.
+/// Plots a chip's roof with the decode steps, labeled on the left, and the prefill steps, labeled on the right.
 pub(crate) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> String {
     let sides = [points(token), points(prompt)];
     let most = sides.iter().map(Vec::len).max().unwrap_or(0) as f64;

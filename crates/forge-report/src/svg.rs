@@ -102,7 +102,7 @@ impl Canvas {
         self.body.push_str("\"/>\n");
     }
 
-    /// A text, vertically centred at y.
+    /// A text, vertically centered at y.
     pub(crate) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let (x, y) = (place(x), place(y + FONT * 0.35));
         let anchor = match anchor {
@@ -113,7 +113,7 @@ impl Canvas {
         let _ = writeln!(self.body, "<text{class} x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", escaped(text));
     }
 
-    /// Texts of one class, each centred at its point.
+    /// Texts of one class, each centered at its point.
     pub(crate) fn labels(&mut self, labels: &[(Place, String)], class: &str) {
         let anchor = Anchor::Middle.name();
         let _ = writeln!(self.body, "<g class=\"{class}\" text-anchor=\"{anchor}\">");

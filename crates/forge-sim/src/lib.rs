@@ -2,7 +2,7 @@
 //!
 //! clang compiles the same source as Metal does, as C++ with the `metal_stdlib` in `stdlib/`. The code is
 //! instrumented as for ThreadSanitizer; this crate implements the callbacks. Each thread of a threadgroup is
-//! a fibre that runs until it reaches a barrier or a simdgroup operation. Lanes do not run in lockstep, so
+//! a fiber that runs until it reaches a barrier or a simdgroup operation. Lanes do not run in lockstep, so
 //! code that relies on lockstep fails here.
 //!
 //! ```no_run

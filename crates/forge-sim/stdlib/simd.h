@@ -16,7 +16,7 @@ template <class T> FORGE_INLINE T forge_lane(const forge_simd_values* values, ui
     return value;
 }
 
-// Lanes are combined as a tree, as hardware does: neighbours first.
+// Lanes are combined as a tree, as hardware does: neighbors first.
 #define FORGE_REDUCE(name, T_combine)                                                        \
     template <class T> FORGE_OUTLINED T name(T own) {                                        \
         forge_simd_values* values = forge_exchange(&own, sizeof(T), FORGE_HERE);             \
@@ -118,7 +118,7 @@ FORGE_OUTLINED bool simd_is_first() {
     return forge_exchange(&word, sizeof(word), FORGE_HERE)->lane == 0;
 }
 
-// Sums and extremes over four neighbouring lanes.
+// Sums and extremes over four neighboring lanes.
 #define FORGE_QUAD(name, T_combine)                                                          \
     template <class T> FORGE_OUTLINED T name(T own) {                                        \
         forge_simd_values* values = forge_exchange(&own, sizeof(T), FORGE_HERE);             \

@@ -5,7 +5,7 @@
 //! quantized value are exact, so a value is rounded once, when the offset is added, and never in `q6_k`.
 //!
 //! Encoding searches for the best storable scale and offset of each block. It starts from the pair nearest to
-//! the block's range and moves to a neighbouring pair while the sum of squared errors decreases. This narrows
+//! the block's range and moves to a neighboring pair while the sum of squared errors decreases. This narrows
 //! the range where that helps most values, and corrects for the rounding of scales.
 
 use crate::affine_levels::{AffineLevels, ends};
@@ -159,7 +159,7 @@ fn times(number: f32, unit: f32, most: f32) -> f32 {
     if unit > 0.0 { (number / unit).round().clamp(-most, most) } else { 0.0 }
 }
 
-/// Hill climbing over integer points: moves to the best neighbour while there is a better one.
+/// Hill climbing over integer points: moves to the best neighbor while there is a better one.
 fn settled<const N: usize>(
     mut place: [f32; N],
     range: std::ops::RangeInclusive<f32>,
@@ -168,8 +168,8 @@ fn settled<const N: usize>(
     let mut least = error(place);
     loop {
         let from = place;
-        for neighbour in 0..3_usize.pow(N as u32) {
-            let step = |axis: usize| (neighbour / 3_usize.pow(axis as u32) % 3) as f32 - 1.0;
+        for neighbor in 0..3_usize.pow(N as u32) {
+            let step = |axis: usize| (neighbor / 3_usize.pow(axis as u32) % 3) as f32 - 1.0;
             let to: [f32; N] = std::array::from_fn(|axis| from[axis] + step(axis));
             if to == from || to.iter().any(|x| !range.contains(x)) {
                 continue;

@@ -96,7 +96,7 @@ enum Task {
     },
     /// Compare dispatches per token with other engines, for real model shapes.
     ///
-    /// Prints dispatches, barriers, bytes and predicted decode times from the configuration alone. The other engines are modelled
+    /// Prints dispatches, barriers, bytes and predicted decode times from the configuration alone. The other engines are modeled
     /// with the dispatch counts of their sources and the bytes and kernels of this plan. Their times show the value of fewer
     /// launches; they are not measurements.
     Shapes {

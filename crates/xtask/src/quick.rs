@@ -15,7 +15,7 @@ const SLOW: &[&str] = &[
     "auto",
     "build_script",
     "bytes",
-    "catalogue",
+    "catalog",
     "check",
     "command_line",
     "converted",

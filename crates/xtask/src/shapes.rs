@@ -1,6 +1,6 @@
 //! `cargo xtask shapes`: compares the planner's dispatches per token with other engines, for real model shapes.
 //!
-//! Only configurations are needed; nothing is downloaded or executed. Times are predicted. Other engines are modelled with their
+//! Only configurations are needed; nothing is downloaded or executed. Times are predicted. Other engines are modeled with their
 //! dispatch counts and the bytes and kernels of this plan, which isolates the value of fewer launches.
 
 use forge_frontend::{DummyWeights, Options as Reading, read_model};

@@ -21,8 +21,8 @@ const DEFAULTS: Defaults =
     Defaults { context: 4096, key_heads: Some(128), pairing: Pairing::Interleaved, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let neighbours = config.flag_or("rope_interleave", true);
-    let pairing = if neighbours { Pairing::Interleaved } else { Pairing::Half };
+    let neighbors = config.flag_or("rope_interleave", true);
+    let pairing = if neighbors { Pairing::Interleaved } else { Pairing::Half };
     let defaults = Defaults { pairing, ..DEFAULTS };
     let mut model = Decoder::read_unrotated(config, &defaults);
     let turns = rope(model.attention.width, model.context, &defaults);

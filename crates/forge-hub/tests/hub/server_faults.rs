@@ -4,7 +4,7 @@ use crate::server::{COMMIT, HttpRequest, Response, Server};
 use crate::{MODEL, SIZE, checkpoint, fetched, names, settings};
 use std::fs;
 
-/// A server behaviour, whether the download succeeds nevertheless, and the bytes of weights that are sent.
+/// A server behavior, whether the download succeeds nevertheless, and the bytes of weights that are sent.
 struct Case {
     name: &'static str,
     script: fn(&HttpRequest) -> Response,

@@ -28,8 +28,8 @@ pub(crate) struct Simdgroup {
     /// Times of its last barrier, for device and threadgroup memory.
     clocks: [u32; 2],
 }
-// SAFETY, for all functions with a pointer: it is the executor of this system thread, and the caller is one of its fibres.
-// References into the engine end before a fibre is suspended, because other fibres use the engine meanwhile.
+// SAFETY, for all functions with a pointer: it is the executor of this system thread, and the caller is one of its fibers.
+// References into the engine end before a fiber is suspended, because other fibers use the engine meanwhile.
 
 impl Engine {
     /// A threadgroup barrier.

@@ -1,4 +1,4 @@
-//! Execution of threadgroups. Each thread is a fibre that runs until a barrier or a simdgroup operation. Lanes do not run in
+//! Execution of threadgroups. Each thread is a fiber that runs until a barrier or a simdgroup operation. Lanes do not run in
 //! lockstep, so kernels cannot rely on an order of threads.
 
 use crate::check::checker::{Checker, site};
@@ -6,7 +6,7 @@ use crate::check::fault::FaultKind;
 use crate::compile::program::Call;
 use crate::compile::rewrite::BUILTIN_WORDS;
 use crate::execute::barriers::Simdgroup;
-use crate::execute::fibre::{Fibre, Pause, acquire, release};
+use crate::execute::fiber::{Fiber, Pause, acquire, release};
 use crate::execute::hooks::engine;
 use crate::memory::shadow::{Clocks, HOST, Shadow};
 use crate::memory::threadgroup_memory::{Arena, LIMIT};
@@ -51,7 +51,7 @@ pub(crate) struct Thread {
 pub(crate) struct Engine {
     pub(crate) watch: Checker,
     pub(crate) threads: Vec<Thread>,
-    fibres: Vec<Fibre>,
+    fibers: Vec<Fiber>,
     pub(crate) simdgroups: Vec<Simdgroup>,
     pub(crate) current: usize,
     pub(crate) arrived: usize,
@@ -69,7 +69,7 @@ impl Engine {
         Ok(Engine {
             watch: Checker::new(Arena::new()?),
             threads: Vec::new(),
-            fibres: Vec::new(),
+            fibers: Vec::new(),
             simdgroups: Vec::new(),
             current: 0,
             arrived: 0,
@@ -94,10 +94,10 @@ impl Engine {
         self.watch.arena.shadow = Shadow::new(0);
     }
 
-    /// Creates one fibre per thread of a threadgroup.
+    /// Creates one fiber per thread of a threadgroup.
     pub(crate) fn prepare(&mut self, threads: usize) -> io::Result<()> {
-        while self.fibres.len() < threads {
-            self.fibres.push(acquire(self.fibres.len(), body)?);
+        while self.fibers.len() < threads {
+            self.fibers.push(acquire(self.fibers.len(), body)?);
         }
         let idle = Thread { state: State::Ready, site: 0, path_hash: 0, passed: 0, pause: std::ptr::null() };
         self.threads.resize(threads, idle);
@@ -112,7 +112,7 @@ impl Engine {
     /// # Safety
     /// `engine` is the executor of this system thread, and nothing else refers to it.
     pub(crate) unsafe fn run_group(engine: *mut Engine, group: [u32; 3]) {
-        // SAFETY: references end before a fibre is resumed.
+        // SAFETY: references end before a fiber is resumed.
         unsafe {
             (*engine).start_group(group);
             let threads = (*engine).threads.len();
@@ -125,8 +125,8 @@ impl Engine {
                         for thread in first..end {
                             if (*engine).is_ready(thread) {
                                 (*engine).select_thread(thread, group);
-                                let fibre = (*engine).fibre(thread);
-                                (*fibre).resume();
+                                let fiber = (*engine).fiber(thread);
+                                (*fiber).resume();
                                 if (*engine).stopped {
                                     return (*engine).reset();
                                 }
@@ -188,8 +188,8 @@ impl Engine {
         self.watch.group.thread = thread as u16;
         self.watch.device.clock = clocks[0];
         self.watch.group.clock = clocks[1];
-        let fibre = &self.fibres[thread];
-        self.watch.stack = (fibre.low, fibre.high);
+        let fiber = &self.fibers[thread];
+        self.watch.stack = (fiber.low, fiber.high);
         self.words[0] = group[0].wrapping_mul(self.threads.len() as u32).wrapping_add(index);
         self.words[6] = index;
         self.words[18] = index;
@@ -198,14 +198,14 @@ impl Engine {
     }
 
     fn reset(&mut self) {
-        for (fibre, _) in self.fibres.iter_mut().zip(&self.threads) {
-            fibre.reset();
+        for (fiber, _) in self.fibers.iter_mut().zip(&self.threads) {
+            fiber.reset();
         }
     }
 
     /// Suspends the running thread until it is ready again.
     pub(crate) unsafe fn pause(engine: *mut Engine) {
-        // SAFETY: the pause was set when the fibre started this run; no reference into the engine is alive.
+        // SAFETY: the pause was set when the fiber started this run; no reference into the engine is alive.
         unsafe {
             let pause = (*engine).thread().pause;
             (*pause).suspend(());
@@ -278,8 +278,8 @@ impl Engine {
         self.threads[thread].state == State::Ready
     }
 
-    fn fibre(&mut self, thread: usize) -> *mut Fibre {
-        &mut self.fibres[thread]
+    fn fiber(&mut self, thread: usize) -> *mut Fiber {
+        &mut self.fibers[thread]
     }
 
     /// The running thread.
@@ -290,14 +290,14 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        release(std::mem::take(&mut self.fibres));
+        release(std::mem::take(&mut self.fibers));
     }
 }
 
-/// The body of a fibre: calls the kernel for the current thread.
+/// The body of a fiber: calls the kernel for the current thread.
 fn body(pause: &Pause) {
     let engine = engine();
-    // SAFETY: a fibre is resumed only by its engine, which has set everything the kernel needs.
+    // SAFETY: a fiber is resumed only by its engine, which has set everything the kernel needs.
     unsafe {
         (*engine).thread().pause = pause;
         if let Some(call) = (*engine).call {

@@ -36,8 +36,8 @@ pub(crate) fn set_engine(engine: *mut Engine) -> *mut Engine {
     ENGINE.replace(engine)
 }
 
-// SAFETY, for all functions below: kernels run only while `engine()` is set, on fibres of that engine. References into
-// the engine end before a fibre is suspended, because other fibres use the engine meanwhile.
+// SAFETY, for all functions below: kernels run only while `engine()` is set, on fibers of that engine. References into
+// the engine end before a fiber is suspended, because other fibers use the engine meanwhile.
 
 unsafe extern "C" fn access(at: *mut c_void, code: u32, place: *const c_void) {
     let engine = engine();

@@ -3,5 +3,5 @@
 pub(crate) mod barriers;
 pub(crate) mod diverge;
 pub(crate) mod engine;
-pub(crate) mod fibre;
+pub(crate) mod fiber;
 pub(crate) mod hooks;

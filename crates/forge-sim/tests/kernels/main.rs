@@ -1,4 +1,4 @@
-//! Every kernel of the catalogue in the kernel checker, at sizes that fill no tile: no faults as it is, and a
+//! Every kernel of the catalog in the kernel checker, at sizes that fill no tile: no faults as it is, and a
 //! detected fault for each removed barrier, clamp and guard.
 
 #[path = "../cases/mod.rs"]

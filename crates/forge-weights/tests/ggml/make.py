@@ -1,8 +1,8 @@
 """Superblocks as ggml stores them, and the numbers that its own readers make of them: python make.py libggml-base.so
 
 Needs numpy and the gguf package (https://github.com/ggml-org/llama.cpp, gguf-py), and ggml as a shared library. A file has
-RANDOM superblocks of any bytes whose halves are sane, and then NORMAL that ggml's quantiser makes of a normal distribution;
-after them the numbers of all, as gguf reads them, and last the numbers that the quantiser was given.
+RANDOM superblocks of any bytes whose halves are sane, and then NORMAL that ggml's quantizer makes of a normal distribution;
+after them the numbers of all, as gguf reads them, and last the numbers that the quantizer was given.
 """
 
 import ctypes
@@ -27,8 +27,8 @@ for name, halves in HALVES.items():
         blocks[:, place : place + 2] = half.view(numpy.uint8)
     given = random.normal(0, 0.02, NORMAL * COLUMNS).astype(numpy.float32)
     made = numpy.zeros((NORMAL, size), dtype=numpy.uint8)
-    quantise = getattr(library, f"quantize_row_{name.lower()[:2]}_K_ref")
-    quantise(given.ctypes.data_as(ctypes.c_void_p), made.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(given.size))
+    quantize = getattr(library, f"quantize_row_{name.lower()[:2]}_K_ref")
+    quantize(given.ctypes.data_as(ctypes.c_void_p), made.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(given.size))
     blocks = numpy.concatenate([blocks, made])
     numbers = gguf.quants.dequantize(blocks, kind)
     assert numbers.dtype == numpy.float32 and numbers.size == (RANDOM + NORMAL) * COLUMNS

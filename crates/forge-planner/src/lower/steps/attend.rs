@@ -219,7 +219,7 @@ fn appended(prepare: &RotateAppend) -> String {
     format!("append k and {value}{normed}")
 }
 
-fn capitalised(text: &str) -> String {
+fn capitalized(text: &str) -> String {
     text.chars().enumerate().map(|(index, c)| if index == 0 { c.to_ascii_uppercase() } else { c }).collect()
 }
 
@@ -241,7 +241,7 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
         };
         text += &match prepare.kv_source {
             KvSource::Nothing => " ".to_owned(),
-            _ if text.is_empty() => format!("{};  ", capitalised(&appended(prepare))),
+            _ if text.is_empty() => format!("{};  ", capitalized(&appended(prepare))),
             _ => format!("{};  ", appended(prepare)),
         };
     }

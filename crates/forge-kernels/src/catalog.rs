@@ -12,7 +12,7 @@ pub struct Source {
     pub text: &'static str,
 }
 
-include!(concat!(env!("OUT_DIR"), "/catalogue.rs"));
+include!(concat!(env!("OUT_DIR"), "/catalog.rs"));
 
 /// Path of the template that renders `spec`.
 pub fn template_path(spec: &Spec) -> &'static str {

@@ -1,11 +1,11 @@
-//! The catalogue and the directory `kernels/` list the same templates, and rendered kernels are readable.
+//! The catalog and the directory `kernels/` list the same templates, and rendered kernels are readable.
 
 mod common;
 
 use std::fs;
 use std::path::Path;
 
-use forge_kernels::catalogue::{PARTS, SUPPORT, TEMPLATES, template_path};
+use forge_kernels::catalog::{PARTS, SUPPORT, TEMPLATES, template_path};
 use forge_kernels::render;
 
 /// Paths of the `.metal` files under `folder`, without extension.

@@ -1,4 +1,4 @@
-//! Fibres: each thread of a threadgroup has its own stack and runs until it has to wait.
+//! Fibers: each thread of a threadgroup has its own stack and runs until it has to wait.
 
 use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
 use corosensei::{Coroutine, Yielder};
@@ -11,15 +11,15 @@ const STACK: usize = 256 << 10;
 /// Size of the inaccessible guard pages below a stack, in bytes.
 const GUARD: usize = 64 << 10;
 
-/// A fibre's stack. The tops are staggered: stacks with the same page offset would compete for the same cache
+/// A fiber's stack. The tops are staggered: stacks with the same page offset would compete for the same cache
 /// sets.
-pub(crate) struct FibreStack {
+pub(crate) struct FiberStack {
     start: usize,
     top: usize,
 }
 
-impl FibreStack {
-    fn new(index: usize) -> io::Result<FibreStack> {
+impl FiberStack {
+    fn new(index: usize) -> io::Result<FiberStack> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the system chooses the address; the guard is the lowest part.
@@ -31,11 +31,11 @@ impl FibreStack {
             start as usize
         };
         let stagger = (index % 32) * 1088 / STACK_ALIGNMENT * STACK_ALIGNMENT;
-        Ok(FibreStack { start, top: start + GUARD + STACK - stagger })
+        Ok(FiberStack { start, top: start + GUARD + STACK - stagger })
     }
 }
 
-impl Drop for FibreStack {
+impl Drop for FiberStack {
     fn drop(&mut self) {
         // SAFETY: it was mapped in `new`, and its coroutine has been dropped.
         unsafe { libc::munmap(self.start as *mut libc::c_void, GUARD + STACK) };
@@ -43,7 +43,7 @@ impl Drop for FibreStack {
 }
 
 // SAFETY: the lowest part is a guard, and the rest is far larger than the required minimum.
-unsafe impl Stack for FibreStack {
+unsafe impl Stack for FiberStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.top).unwrap_or(NonZeroUsize::MAX)
     }
@@ -53,24 +53,24 @@ unsafe impl Stack for FibreStack {
     }
 }
 
-/// Suspends a fibre.
+/// Suspends a fiber.
 pub(crate) type Pause = Yielder<(), ()>;
 
-/// One fibre. It runs its body repeatedly and suspends after each run.
-pub(crate) struct Fibre {
-    coroutine: Option<Coroutine<(), (), (), FibreStack>>,
+/// One fiber. It runs its body repeatedly and suspends after each run.
+pub(crate) struct Fiber {
+    coroutine: Option<Coroutine<(), (), (), FiberStack>>,
     body: fn(&Pause),
     /// Address range of its stack.
     pub(crate) low: usize,
     pub(crate) high: usize,
 }
 
-impl Fibre {
-    /// The fibre of thread `index`.
-    fn new(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
-        let stack = FibreStack::new(index)?;
+impl Fiber {
+    /// The fiber of thread `index`.
+    fn new(index: usize, body: fn(&Pause)) -> io::Result<Fiber> {
+        let stack = FiberStack::new(index)?;
         let (low, high) = (stack.start, stack.top);
-        Ok(Fibre { coroutine: Some(start(stack, body)), body, low, high })
+        Ok(Fiber { coroutine: Some(start(stack, body)), body, low, high })
     }
 
     /// Runs until the next suspension.
@@ -90,7 +90,7 @@ impl Fibre {
     }
 }
 
-impl Drop for Fibre {
+impl Drop for Fiber {
     fn drop(&mut self) {
         if let Some(coroutine) = &mut self.coroutine {
             // SAFETY: as in `reset`.
@@ -100,25 +100,25 @@ impl Drop for Fibre {
 }
 
 thread_local! {
-    /// Idle fibres of this system thread, for reuse.
-    static IDLE: RefCell<Vec<Fibre>> = const { RefCell::new(Vec::new()) };
+    /// Idle fibers of this system thread, for reuse.
+    static IDLE: RefCell<Vec<Fiber>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns an idle or a new fibre. All fibres have the same body.
-pub(crate) fn acquire(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
+/// Returns an idle or a new fiber. All fibers have the same body.
+pub(crate) fn acquire(index: usize, body: fn(&Pause)) -> io::Result<Fiber> {
     match IDLE.with_borrow_mut(Vec::pop) {
-        Some(fibre) => Ok(fibre),
-        None => Fibre::new(index, body),
+        Some(fiber) => Ok(fiber),
+        None => Fiber::new(index, body),
     }
 }
 
-/// Returns fibres to the idle list.
-pub(crate) fn release(fibres: Vec<Fibre>) {
-    // If the system thread is exiting, the fibres are dropped.
-    let _ = IDLE.try_with(|idle| idle.borrow_mut().extend(fibres.into_iter().rev()));
+/// Returns fibers to the idle list.
+pub(crate) fn release(fibers: Vec<Fiber>) {
+    // If the system thread is exiting, the fibers are dropped.
+    let _ = IDLE.try_with(|idle| idle.borrow_mut().extend(fibers.into_iter().rev()));
 }
 
-fn start(stack: FibreStack, body: fn(&Pause)) -> Coroutine<(), (), (), FibreStack> {
+fn start(stack: FiberStack, body: fn(&Pause)) -> Coroutine<(), (), (), FiberStack> {
     Coroutine::with_stack(stack, move |pause: &Pause, ()| {
         loop {
             body(pause);
