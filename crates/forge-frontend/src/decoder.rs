@@ -8,7 +8,7 @@ use crate::checkpoint::tensors::Tensors;
 use crate::config::section::Section;
 use crate::defaults::{Defaults, count};
 use crate::graph::builder::{Builder, Layer, Norm, NormKind};
-use crate::layers::attention::{Attention, rope};
+use crate::layers::attention::{Attention, rope_config};
 use crate::layers::delta_net::DeltaNet;
 use crate::layers::experts::Experts;
 use crate::layers::mla::LatentAttention;
@@ -57,7 +57,7 @@ pub(crate) struct Decoder {
     /// Sliding windows.
     pub(crate) windows: Windows,
     /// Layers without RoPE; layers beyond the list have RoPE.
-    pub(crate) unrotated: Vec<bool>,
+    pub(crate) no_rope: Vec<bool>,
     /// MLA, if it replaces attention in all layers.
     pub(crate) latent: Option<LatentAttention>,
     /// Gated DeltaNet and the layers where it replaces attention; layers beyond the list have attention.
@@ -119,14 +119,14 @@ impl Decoder {
     /// Reads the keys that standard decoders share. Biases, head norms, output norms, windows, scales and
     /// caps are off; the architecture enables them.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
-        let mut model = Decoder::read_unrotated(config, defaults);
-        model.turn(rope(model.attention.width, model.context, defaults).read(config));
+        let mut model = Decoder::read_without_rope(config, defaults);
+        model.set_rope(rope_config(model.attention.width, model.context, defaults).read(config));
         model
     }
 
     /// Applies a rotation and raises the context length to what its scaling allows: the configuration counts
     /// positions before scaling.
-    pub(crate) fn turn(&mut self, rotation: Rotation) {
+    pub(crate) fn set_rope(&mut self, rotation: Rotation) {
         if let Some(LongContext::Stretched { beyond, factor }) = rotation.long {
             self.context = (beyond as f64 * f64::from(factor)) as usize;
         }
@@ -134,7 +134,7 @@ impl Decoder {
     }
 
     /// Like [`Decoder::read`], without RoPE: the architecture sets the rotation.
-    pub(crate) fn read_unrotated(config: &Section<'_>, defaults: &Defaults) -> Decoder {
+    pub(crate) fn read_without_rope(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
         Decoder {
@@ -166,7 +166,7 @@ impl Decoder {
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
             attention: Attention::read(config, hidden, defaults),
             windows: Windows::none(),
-            unrotated: Vec::new(),
+            no_rope: Vec::new(),
             latent: None,
             linear: None,
             mlp: Mlp::read(config, hidden, defaults.inner, defaults.activation),
@@ -190,7 +190,7 @@ impl Decoder {
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
         let at = self.module(&format!("layers.{index}"));
         let window = self.windows.of(index);
-        let rotation = match self.unrotated.get(index) {
+        let rotation = match self.no_rope.get(index) {
             Some(true) => None,
             _ if self.windows.include(index) => Some(self.attention.window_rotation()),
             _ => Some(&self.attention.rotation),
@@ -201,7 +201,7 @@ impl Decoder {
             (Some(_), ..) => "linear_layer",
             (None, Some(_), _) => "window_layer",
             (None, None, Some(_)) => "layer",
-            (None, None, None) => "unrotated_layer",
+            (None, None, None) => "no_rope_layer",
         };
         let experts = self.experts.as_ref();
         let dense = experts.is_some_and(|experts| experts.dense.get(index).copied().unwrap_or(false));

@@ -39,6 +39,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.windows = Windows::all_but_every_nth(config, model.layers, model.context, 4);
-    model.unrotated = (0..model.layers).map(|layer| !model.windows.include(layer)).collect();
+    model.no_rope = (0..model.layers).map(|layer| !model.windows.include(layer)).collect();
     Box::new(model)
 }

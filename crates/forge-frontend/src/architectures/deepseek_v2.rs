@@ -5,7 +5,7 @@ use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
 use crate::decoder::Decoder;
 use crate::defaults::Defaults;
-use crate::layers::attention::rope;
+use crate::layers::attention::rope_config;
 use crate::layers::experts::{Experts, groups};
 use crate::layers::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
@@ -20,10 +20,10 @@ pub(crate) const ARCHITECTURE: Architecture = Architecture {
 const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::COMMON };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let mut model = Decoder::read_unrotated(config, &DEFAULTS);
-    let turns = rope(model.attention.width, model.context, &DEFAULTS);
-    let block = LatentAttention::read(config, &model.attention, model.norm, turns);
-    model.turn(block.rotation.clone());
+    let mut model = Decoder::read_without_rope(config, &DEFAULTS);
+    let rope = rope_config(model.attention.width, model.context, &DEFAULTS);
+    let block = LatentAttention::read(config, &model.attention, model.norm, rope);
+    model.set_rope(block.rotation.clone());
     model.latent = Some(block);
     model.mlp.bias = config.flag_or("mlp_bias", false);
 

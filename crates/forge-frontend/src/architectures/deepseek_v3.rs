@@ -5,7 +5,7 @@ use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
 use crate::decoder::Decoder;
 use crate::defaults::Defaults;
-use crate::layers::attention::rope;
+use crate::layers::attention::rope_config;
 use crate::layers::experts::{Experts, groups};
 use crate::layers::mla::LatentAttention;
 use forge_ir::{Pairing, Scores};
@@ -24,10 +24,10 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let neighbors = config.flag_or("rope_interleave", true);
     let pairing = if neighbors { Pairing::Interleaved } else { Pairing::Half };
     let defaults = Defaults { pairing, ..DEFAULTS };
-    let mut model = Decoder::read_unrotated(config, &defaults);
-    let turns = rope(model.attention.width, model.context, &defaults);
-    let block = LatentAttention::read(config, &model.attention, model.norm, turns);
-    model.turn(block.rotation.clone());
+    let mut model = Decoder::read_without_rope(config, &defaults);
+    let rope = rope_config(model.attention.width, model.context, &defaults);
+    let block = LatentAttention::read(config, &model.attention, model.norm, rope);
+    model.set_rope(block.rotation.clone());
     model.latent = Some(block);
 
     let inner = config.count_or("moe_intermediate_size", 2048);

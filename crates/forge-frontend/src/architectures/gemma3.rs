@@ -7,7 +7,7 @@ use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
 use crate::decoder::{Decoder, Place};
 use crate::defaults::Defaults;
-use crate::layers::attention::{HeadNorm, rope};
+use crate::layers::attention::{HeadNorm, rope_config};
 use crate::layers::sliding_window::Windows;
 use crate::multimodal;
 use forge_ir::{Activation, Rotation};
@@ -68,22 +68,22 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 fn read_text(config: &Section<'_>) -> Decoder {
-    let mut model = Decoder::read_unrotated(config, &DEFAULTS);
+    let mut model = Decoder::read_without_rope(config, &DEFAULTS);
     gemma2::finish(config, &mut model);
     model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
     model.softcap = config
         .get("final_logit_softcapping")
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
-    let [everywhere, window] = rotations(config, &model);
-    model.turn(everywhere);
+    let [everywhere, window] = rope_parameters(config, &model);
+    model.set_rope(everywhere);
     model.attention.window_rotation = Some(window);
     model.windows = Windows::all_but_every_nth(config, model.layers, model.context, 6);
     model
 }
 
-/// Rotations of full-attention and of sliding-window layers.
-fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
-    let rope = rope(model.attention.width, model.context, &DEFAULTS);
+/// RoPE of full-attention and of sliding-window layers.
+fn rope_parameters(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
+    let rope = rope_config(model.attention.width, model.context, &DEFAULTS);
     let nested = config.section("rope_parameters");
     let old = config.section("rope_scaling");
     if nested.is_some() && old.is_some() {

@@ -14,11 +14,11 @@ use crate::config::section::Section;
 use crate::decoder::{Decoder, Place};
 use crate::defaults::Defaults;
 use crate::graph::builder::{Builder, Layer};
-use crate::layers::attention::{Attention, HeadNorm, rope};
+use crate::layers::attention::{Attention, HeadNorm, rope_config};
 use crate::layers::experts::Experts;
 use crate::layers::mlp::Mlp;
 use crate::layers::per_layer_inputs::{Inputs, whole_number};
-use crate::layers::rope::Rope;
+use crate::layers::rope::RopeConfig;
 use crate::layers::sliding_window::Windows;
 use crate::multimodal;
 use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
@@ -87,7 +87,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
 
 impl Gemma4 {
     fn read(config: &Section<'_>) -> Gemma4 {
-        let mut decoder = Decoder::read_unrotated(config, &DEFAULTS);
+        let mut decoder = Decoder::read_without_rope(config, &DEFAULTS);
         let layers = decoder.layers;
         decoder.embedding_scale = (decoder.hidden as f64).sqrt() as f32;
         decoder.windows = Windows::of_all_but_the_last(config, layers, decoder.context);
@@ -187,8 +187,8 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         }
     }
     let nested = config.section("rope_parameters");
-    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(Rope) -> Rotation| {
-        let rope = rope(attention.width, decoder.context, &DEFAULTS);
+    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(RopeConfig) -> Rotation| {
+        let rope = rope_config(attention.width, decoder.context, &DEFAULTS);
         let Some(nested) = &nested else { return usual(rope) };
         let Some(own) = nested.section(kind) else {
             nested.count(kind);
@@ -201,7 +201,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         rotation
     };
     if (0..decoder.layers).any(|layer| sees_window(&layer)) {
-        let usual = |rope: Rope| rope.proportional(config, 1.0, 1e4);
+        let usual = |rope: RopeConfig| rope.proportional(config, 1.0, 1e4);
         decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
     }
     whole.rotation = rotation("full_attention", &whole, &|rope| rope.proportional(config, 0.25, 1e6));

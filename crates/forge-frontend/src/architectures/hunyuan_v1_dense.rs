@@ -25,7 +25,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.output_bias = bias;
     model.attention.head_norm = Some(HeadNorm {
         modules: ["query_layernorm", "key_layernorm"],
-        rotated: true,
+        after_rope: true,
         ..HeadNorm::per_head(model.norm)
     });
     Box::new(model)

@@ -19,7 +19,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.mlp.bias = config.flag_or("mlp_bias", false);
-    model.unrotated = unrotated(config, model.layers);
+    model.no_rope = no_rope(config, model.layers);
     config.allow_only("use_sliding_window", false, "sliding windows are unsupported for SmolLM3");
     // It has no effect without sliding-window layers.
     config.mark_inert("sliding_window");
@@ -29,7 +29,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 
 /// Whether each layer has no RoPE: `no_rope_layers` has a 0 for it, despite its name; without it, every
 /// `no_rope_layer_interval`th.
-fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
+fn no_rope(config: &Section<'_>, layers: usize) -> Vec<bool> {
     config.mark_inert("no_rope_layer_interval");
     let Some(listed) = config.get("no_rope_layers") else {
         let interval = config.count_or("no_rope_layer_interval", 4);

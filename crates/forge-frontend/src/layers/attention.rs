@@ -3,7 +3,7 @@
 use crate::config::section::Section;
 use crate::defaults::{Defaults, count};
 use crate::graph::builder::{Layer, Norm};
-use crate::layers::rope::Rope;
+use crate::layers::rope::RopeConfig;
 use forge_ir::{Activation, Rotation, StateId, ValueId, WeightSlice};
 
 /// Description of an attention block.
@@ -53,13 +53,13 @@ pub(crate) struct HeadNorm {
     /// Whether it applies to all heads at once.
     pub(crate) of_all: bool,
     /// Whether it follows RoPE.
-    pub(crate) rotated: bool,
+    pub(crate) after_rope: bool,
 }
 
 impl HeadNorm {
     /// A norm of each head, before RoPE.
     pub(crate) fn per_head(norm: Norm) -> HeadNorm {
-        HeadNorm { norm, modules: ["q_norm", "k_norm"], of_all: false, rotated: false }
+        HeadNorm { norm, modules: ["q_norm", "k_norm"], of_all: false, after_rope: false }
     }
 }
 
@@ -182,8 +182,8 @@ impl Attention {
     }
 
     /// Applies the norm of queries and keys if it belongs at this point, before or after RoPE.
-    fn normed(&self, layer: &mut Layer<'_, '_>, query_key: &mut [Heads], module: &str, rotated: bool) {
-        let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return };
+    fn normed(&self, layer: &mut Layer<'_, '_>, query_key: &mut [Heads], module: &str, after_rope: bool) {
+        let Some(norm) = self.head_norm.filter(|norm| norm.after_rope == after_rope) else { return };
         for Heads { role, x, count } in query_key {
             let own = norm.modules[usize::from(*role == "key")];
             let gain = (&*format!("{role}_gain"), &*format!("{module}.{own}"));
@@ -201,7 +201,7 @@ struct Heads {
 }
 
 /// The RoPE parameters that an architecture determines.
-pub(crate) fn rope(width: usize, context: usize, defaults: &Defaults) -> Rope {
+pub(crate) fn rope_config(width: usize, context: usize, defaults: &Defaults) -> RopeConfig {
     let Defaults { theta, partial, pairing, scaling, .. } = *defaults;
-    Rope { width, context, theta, partial, pairing, scaling }
+    RopeConfig { width, context, theta, partial, pairing, scaling }
 }

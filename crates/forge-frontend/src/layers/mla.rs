@@ -13,7 +13,7 @@
 use crate::config::section::Section;
 use crate::graph::builder::{Layer, Norm, PerHeadWeight};
 use crate::layers::attention::Attention;
-use crate::layers::rope::Rope;
+use crate::layers::rope::RopeConfig;
 use crate::layers::rope_keys;
 use crate::layers::rope_scaling;
 use forge_ir::{LatentCache, Rotation, ValueId, WeightSlice};
@@ -53,7 +53,7 @@ impl LatentAttention {
         config: &Section<'_>,
         attention: &Attention,
         norm: Norm,
-        rope: Rope,
+        rope: RopeConfig,
     ) -> LatentAttention {
         let Attention { hidden, query_heads: heads, key_heads, width, .. } = *attention;
         if key_heads != heads {
@@ -78,7 +78,7 @@ impl LatentAttention {
             plain,
             rope_width,
             values,
-            rotation: Rope { width: rope_width, ..rope }.read(config),
+            rotation: RopeConfig { width: rope_width, ..rope }.read(config),
             scale: scale as f32,
             norm: Norm { epsilon: EPSILON, ..norm },
             bias: config.flag_or("attention_bias", false),

@@ -12,7 +12,7 @@ use forge_ir::{Pairing, Rotation};
 
 /// RoPE parameters that an architecture determines.
 #[derive(Clone, Copy)]
-pub(crate) struct Rope {
+pub(crate) struct RopeConfig {
     /// Channels of a head.
     pub(crate) width: usize,
     /// Maximum context length of the model.
@@ -30,7 +30,7 @@ pub(crate) struct Rope {
 /// Maximum head dimension.
 const WIDEST: usize = 1 << 16;
 
-impl Rope {
+impl RopeConfig {
     /// Reads the remaining parameters from the configuration.
     pub(crate) fn read(self, config: &Section<'_>) -> Rotation {
         let scaling = object(config);
