@@ -14,7 +14,7 @@ pub(crate) use crate::attention::context::{
 };
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
-use crate::attention::rope::{AppendContext, RotateAppendContext, RotateContext};
+use crate::attention::rope::{AppendContext, RopeAppendContext, RopeContext};
 use crate::matmul::context::LinearContext;
 use crate::mla::context::{
     ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
@@ -70,9 +70,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
         Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
         Spec::Linear(linear) => value(LinearContext::of(base, linear)),
-        Spec::Rotate(rotate) => value(RotateContext::of(base, rotate)),
+        Spec::Rotate(rotate) => value(RopeContext::of(base, rotate)),
         Spec::Append(append) => value(AppendContext::of(base, append)),
-        Spec::RotateAppend(rotate) => value(RotateAppendContext::of(base, rotate)),
+        Spec::RotateAppend(rotate) => value(RopeAppendContext::of(base, rotate)),
         Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
         Spec::AttendCombine(combine) => value(CombineContext::of(base, combine)),
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {

@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
-use crate::attention::rope::RopeContext;
+use crate::attention::rope::RopeTable;
 use crate::context::Base;
 use crate::spec::{AttendKernel, AttentionKnobs};
 use forge_ops::{AttendCombine, KvSource, Prologue};
@@ -124,7 +124,7 @@ pub(crate) struct SplitContext<'a> {
     #[serde(flatten)]
     spec: &'a AttendKernel,
     #[serde(flatten)]
-    rope: Option<RopeContext>,
+    rope: Option<RopeTable>,
     #[serde(flatten)]
     kept: Kept,
     width_float: f32,
@@ -214,7 +214,7 @@ impl<'a> SplitContext<'a> {
         let most = if spec.layout.knobs.mma { MMA_SUMS_MEMORY } else { SUMS_MEMORY };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
-        let rope = |prologue: &Prologue| RopeContext::of(base.name, &prologue.rotation, spec.op.width);
+        let rope = |prologue: &Prologue| RopeTable::of(base.name, &prologue.rotation, spec.op.width);
         SplitContext {
             rope: spec.op.prologue.as_ref().map(rope),
             base,

@@ -9,7 +9,7 @@ use forge_ops::{Append, KvSource, Rotate, RotateAppend};
 
 /// RoPE parameters, as template variables.
 #[derive(Serialize)]
-pub(crate) struct RopeContext {
+pub(crate) struct RopeTable {
     magnitude: f32,
     /// The frequencies, followed by those of a long context if there are any, six per line.
     table: Vec<String>,
@@ -44,8 +44,8 @@ struct Stretched {
     slower: f32,
 }
 
-impl RopeContext {
-    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> RopeContext {
+impl RopeTable {
+    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> RopeTable {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rotation.long {
             Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
@@ -62,7 +62,7 @@ impl RopeContext {
                 (format!("k < {pairs}u ? k : 2u * k"), format!("k < {pairs}u ? k + {pairs}u : 2u * k + 1u"))
             }
         };
-        RopeContext {
+        RopeTable {
             magnitude: rotation.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
@@ -94,11 +94,11 @@ impl RopeContext {
 }
 
 #[derive(Serialize)]
-pub(crate) struct RotateContext<'a> {
+pub(crate) struct RopeContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    rope: RopeContext,
+    rope: RopeTable,
     heads: usize,
     width: usize,
     /// Channel pairs of a row.
@@ -106,10 +106,10 @@ pub(crate) struct RotateContext<'a> {
     threads: usize,
 }
 
-impl<'a> RotateContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &Rotate) -> RotateContext<'a> {
-        RotateContext {
-            rope: RopeContext::of(base.name, &spec.rotation, spec.width),
+impl<'a> RopeContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &Rotate) -> RopeContext<'a> {
+        RopeContext {
+            rope: RopeTable::of(base.name, &spec.rotation, spec.width),
             base,
             heads: spec.heads,
             width: spec.width,
@@ -150,11 +150,11 @@ impl<'a> AppendContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct RotateAppendContext<'a> {
+pub(crate) struct RopeAppendContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    rope: RopeContext,
+    rope: RopeTable,
     query_heads: usize,
     key_heads: usize,
     width: usize,
@@ -184,15 +184,15 @@ pub(crate) struct RotateAppendContext<'a> {
     simdgroups: usize,
 }
 
-impl<'a> RotateAppendContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &RotateAppend) -> RotateAppendContext<'a> {
+impl<'a> RopeAppendContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &RotateAppend) -> RopeAppendContext<'a> {
         let made = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
         let by_head = norm || spec.cache == Format::Q8_0;
         // The largest number that divides the heads.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
-        RotateAppendContext {
-            rope: RopeContext::of(base.name, &spec.rotation, spec.width),
+        RopeAppendContext {
+            rope: RopeTable::of(base.name, &spec.rotation, spec.width),
             base,
             query_heads: spec.query_heads,
             key_heads: spec.key_heads,

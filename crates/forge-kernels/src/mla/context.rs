@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 
 use crate::attention::context::{distances, element, staged_pitch};
-use crate::attention::rope::RopeContext;
+use crate::attention::rope::RopeTable;
 use crate::context::{Base, Weight};
 use crate::spec::{
     MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, PerHeadLayout, mla_attention_heads,
@@ -107,7 +107,7 @@ impl<'a> PerHeadContext<'a> {
 #[derive(Serialize)]
 struct Prepared {
     #[serde(flatten)]
-    rope: RopeContext,
+    rope: RopeTable,
     #[serde(flatten)]
     columns: LatentColumns,
     epsilon: f32,
@@ -116,7 +116,7 @@ struct Prepared {
 impl Prepared {
     fn of(name: &str, prepare: &LatentPrepare, rope_width: usize) -> Prepared {
         let LatentPrepare { columns, epsilon, rotation, .. } = prepare;
-        Prepared { rope: RopeContext::of(name, rotation, rope_width), columns: *columns, epsilon: *epsilon }
+        Prepared { rope: RopeTable::of(name, rotation, rope_width), columns: *columns, epsilon: *epsilon }
     }
 }
 
