@@ -246,7 +246,9 @@ with_fields!(SerializeStruct SerializeStructVariant);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forge_ops::{DeferredNorm, Epilogue, Function, Gating, LongContext, Pairing, Rotation, UnaryOp};
+    use forge_ops::{
+        DeferredNorm, Epilogue, Function, Gating, LongContext, Pairing, RopeParameters, UnaryOp,
+    };
     use std::borrow::Cow;
 
     #[test]
@@ -267,7 +269,7 @@ mod tests {
     #[test]
     fn lists_are_borrowed_constants() {
         let long = Some(LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) });
-        let rotation = Rotation {
+        let rotation = RopeParameters {
             frequencies: Cow::Borrowed(&[1.0, 0.1]),
             pairing: Pairing::Half,
             magnitude: 1.0,
@@ -275,7 +277,7 @@ mod tests {
         };
         assert_eq!(
             expression(&rotation),
-            "ops::Rotation { frequencies: Cow::Borrowed(&[1.0, 0.1]), pairing: ops::Pairing::Half, magnitude: 1.0, long: \
+            "ops::RopeParameters { frequencies: Cow::Borrowed(&[1.0, 0.1]), pairing: ops::Pairing::Half, magnitude: 1.0, long: \
              Some(ops::LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) }) }"
         );
     }

@@ -14,7 +14,7 @@ use crate::layers::experts::Experts;
 use crate::layers::mla::LatentAttention;
 use crate::layers::mlp::Mlp;
 use crate::layers::sliding_window::Windows;
-use forge_ir::{Apply, LongContext, Rotation, ValueId};
+use forge_ir::{Apply, LongContext, RopeParameters, ValueId};
 
 /// Description of a standard decoder.
 pub(crate) struct Decoder {
@@ -126,7 +126,7 @@ impl Decoder {
 
     /// Applies a rotation and raises the context length to what its scaling allows: the configuration counts
     /// positions before scaling.
-    pub(crate) fn set_rope(&mut self, rotation: Rotation) {
+    pub(crate) fn set_rope(&mut self, rotation: RopeParameters) {
         if let Some(LongContext::Stretched { beyond, factor }) = rotation.long {
             self.context = (beyond as f64 * f64::from(factor)) as usize;
         }

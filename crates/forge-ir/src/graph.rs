@@ -4,7 +4,7 @@
 use crate::routing::{Experts, Routing};
 use crate::state::State;
 use crate::weight::Weight;
-use forge_ops::{Activation, Rotation};
+use forge_ops::{Activation, RopeParameters};
 use serde::Serialize;
 
 macro_rules! index {
@@ -134,13 +134,13 @@ pub enum Op {
         bias: Option<ParamId>,
     },
     /// RoPE: rotates every head of x by its row's position.
-    Rotate {
+    Rope {
         /// Heads in x.
         heads: usize,
         /// Channels of a head.
         width: usize,
         /// The rotation.
-        rotation: Rotation,
+        rotation: RopeParameters,
     },
     /// Grouped-query attention. (queries, keys, values) -> for every query head, softmax(scale * q·k) v over
     /// its slot's positions so far. With queries only, it reads the cache of an earlier layer, which already

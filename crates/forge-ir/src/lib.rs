@@ -63,5 +63,5 @@ pub use crate::weight::{Stack, Weight, WeightSlice};
 pub use crate::weight_source::WeightRows;
 pub use forge_ops::{
     Activation, Affine, BLOCK, Bits, Format, Gating, Group, Groups, LongContext, Pairing, Plane,
-    PlaneElement, Rotation, SUPERBLOCK, Scales, Scores,
+    PlaneElement, RopeParameters, SUPERBLOCK, Scales, Scores,
 };

@@ -135,7 +135,7 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Linear { weight, bias: Some(bias) } => {
             format!("linear({x}, {}) + {}", name(*weight), name(*bias))
         }
-        Op::Rotate { heads, width, rotation } => {
+        Op::Rope { heads, width, rotation } => {
             let pairing = match rotation.pairing {
                 crate::Pairing::Half => "half",
                 crate::Pairing::Interleaved => "interleaved",

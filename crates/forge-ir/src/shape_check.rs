@@ -3,7 +3,7 @@
 
 use crate::graph::{Body, Op, ParamId, ParamKind};
 use crate::{mla, recurrent, routing};
-use forge_ops::{LongContext, Rotation};
+use forge_ops::{LongContext, RopeParameters};
 
 /// Widths of the values of a validated body.
 pub(crate) fn widths(body: &Body) -> Vec<usize> {
@@ -75,7 +75,7 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
                 Some(other) => Err(format!("bias {other:?} does not match output width {out}")),
             }
         }
-        Op::Rotate { heads, width, rotation } => {
+        Op::Rope { heads, width, rotation } => {
             if heads * width != x {
                 Err(format!("{heads} heads of {width} do not match width {x}"))
             } else if rotation.frequencies.len() * 2 > *width {
@@ -141,7 +141,7 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
 }
 
 /// Checks the long-context frequencies of a rotation.
-fn long_context(rotation: &Rotation) -> Result<(), String> {
+fn long_context(rotation: &RopeParameters) -> Result<(), String> {
     let pairs = rotation.frequencies.len();
     match &rotation.long {
         Some(LongContext::Other { frequencies, .. }) if frequencies.len() != pairs => {

@@ -1,6 +1,6 @@
 //! Validates specs. A spec that passes renders.
 
-use forge_ops::{Format, LongContext, Rotation};
+use forge_ops::{Format, LongContext, RopeParameters};
 
 use crate::attention::layout::MMA_HEADS;
 use crate::context::{
@@ -101,7 +101,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Linear(linear) => limits.linear(linear),
-        Spec::Rotate(rotate) => {
+        Spec::Rope(rotate) => {
             limits.heads(rotate.heads, rotate.heads, rotate.width)?;
             limits.positive("the number of rotated pairs", rotate.rotation.frequencies.len())?;
             limits.rotation(&rotate.rotation, rotate.width)
@@ -111,7 +111,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.cache(append.cache, append.width)?;
             limits.ring(append.ring, None)
         }
-        Spec::RotateAppend(rotate) => {
+        Spec::RopeAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
@@ -343,7 +343,7 @@ impl Limits<'_> {
         self.holds(what, bytes, bytes <= most, || format!("at most {most} bytes"))
     }
 
-    pub(crate) fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {
+    pub(crate) fn rotation(&self, rotation: &RopeParameters, width: usize) -> Result<(), KernelError> {
         let pairs = rotation.frequencies.len();
         self.holds("the number of rotated pairs", pairs, pairs * 2 <= width, || {
             format!("at most half the head's width, which is {width}")
@@ -375,7 +375,7 @@ impl Limits<'_> {
         rotation.frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))
     }
 
-    fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {
+    fn head_norm(&self, norm: Option<HeadNorm>, rotation: &RopeParameters) -> Result<(), KernelError> {
         let Some(norm) = norm else { return Ok(()) };
         self.finite("epsilon", norm.epsilon)?;
         let keeps = !norm.after_rope || rotation.magnitude == 1.0;

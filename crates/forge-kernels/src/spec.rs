@@ -7,7 +7,7 @@ use forge_ops::{
     Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep,
     Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
     GatedRmsNorm, KernelOp, LatentAppend, LatentAttend, LayerNorm, Linear, MlaAttentionExpanded,
-    MlaLoadLatents, NormAdd, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Route, Sample, SliceColumns,
+    MlaLoadLatents, NormAdd, PerHeadLinear, RmsNorm, Rope, RopeAppend, Route, Sample, SliceColumns,
 };
 use serde::Serialize;
 
@@ -73,11 +73,11 @@ pub enum Spec {
     /// y = W x for one row, a small batch or many rows, with optional norm, bias and epilogue.
     Linear(LinearKernel),
     /// RoPE on every head of each row.
-    Rotate(Rotate),
+    Rope(Rope),
     /// Appends keys and values to the KV cache.
     Append(Append),
     /// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.
-    RotateAppend(RotateAppend),
+    RopeAppend(RopeAppend),
     /// Split-KV attention for small batches.
     AttendSplit(AttendKernel),
     /// Combines the KV splits of [`Spec::AttendSplit`].
@@ -137,9 +137,9 @@ impl Spec {
             Spec::NormAdd(op) => (*op).into(),
             Spec::LayerNorm(op) => (*op).into(),
             Spec::Linear(kernel) => kernel.op.into(),
-            Spec::Rotate(op) => op.clone().into(),
+            Spec::Rope(op) => op.clone().into(),
             Spec::Append(op) => (*op).into(),
-            Spec::RotateAppend(op) => op.clone().into(),
+            Spec::RopeAppend(op) => op.clone().into(),
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
             Spec::AttendCombine(op) => (*op).into(),
             Spec::PerHeadLinear(kernel) => kernel.op.into(),

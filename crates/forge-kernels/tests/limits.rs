@@ -11,8 +11,8 @@ use forge_ops::{
     Activation, Append, Argmax, Attend, AttendCombine, DeferredNorm, Elementwise, Embed, Epilogue,
     ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Function, Gating, Groups,
     HeadNorm, InlineNorm, KvSource, LatentAppend, LatentAttend, Linear, LongContext, MlaAttentionExpanded,
-    MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rotate, RotateAppend, Rotation, Route, Sample,
-    Scores, Squares, UnaryOp,
+    MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rope, RopeAppend, RopeParameters, Route,
+    Sample, Scores, Squares, UnaryOp,
 };
 
 fn rejection(name: &str, spec: Spec) -> String {
@@ -40,8 +40,10 @@ fn rejects_impossible_sizes() {
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
-    rotations[1].rotation =
-        Rotation { long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
+    rotations[1].rotation = RopeParameters {
+        long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }),
+        ..RopeParameters::none()
+    };
     rotations[2].rotation.frequencies.to_mut()[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [
@@ -103,7 +105,7 @@ fn rejects_impossible_sizes() {
         rejection("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
-    .chain(rotations.map(|rotate| rejection("a", Spec::RotateAppend(rotate))));
+    .chain(rotations.map(|rotate| rejection("a", Spec::RopeAppend(rotate))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
     invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
@@ -134,7 +136,7 @@ fn rejects_impossible_attention() {
     let split = |query_heads, width| common::attend(query_heads, 1, width, Format::F16);
     let rotate =
         |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
-    let with_prologue = |rotate: RotateAppend| {
+    let with_prologue = |rotate: RopeAppend| {
         let prologue = Some(common::prologue(&rotate));
         Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
     };
@@ -144,11 +146,11 @@ fn rejects_impossible_attention() {
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        rejection("rope", Spec::RotateAppend(rotate(2, 16))),
+        rejection("rope", Spec::RopeAppend(rotate(2, 16))),
         rejection("a", with_prologue(rotate(17, 128))),
-        rejection("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
-        rejection("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        rejection("a", Spec::RotateAppend(RotateAppend { kv_source: KvSource::Nothing, ..rotate(2, 16) })),
+        rejection("a", with_prologue(RopeAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RopeAppend(RopeAppend { norm, ..rotate(2, 16) })),
+        rejection("a", Spec::RopeAppend(RopeAppend { kv_source: KvSource::Nothing, ..rotate(2, 16) })),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
         rejection("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
@@ -183,7 +185,7 @@ fn rejects_impossible_attention() {
             Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
         ),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
-        rejection("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: too_many })),
+        rejection("a", Spec::Rope(Rope { heads: 2, width: 8, rotation: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     invalid kernel name `rope`: use letters, digits and underscores, and no C++ keyword or support function

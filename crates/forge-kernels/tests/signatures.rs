@@ -89,7 +89,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (names, if multiplies { "rows first" } else { "rows" }, grid)
         }
-        Spec::Rotate(rotate) => {
+        Spec::Rope(rotate) => {
             let pairs = rotate.heads * rotate.width / 2;
             let scalars = if rotate.rotation.long.is_some() { "rows context" } else { "rows" };
             (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
@@ -104,7 +104,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(append.ring, "rows context capacity", "rows context");
             (buffers("key value slots positions *keys *values"), scalars, grid(groups, "rows", "1"))
         }
-        Spec::RotateAppend(rotate) => {
+        Spec::RopeAppend(rotate) => {
             let heads = rotate.query_heads + 2 * rotate.key_heads;
             let gains = if rotate.norm.is_some() { " query_gain key_gain" } else { "" };
             // One simdgroup per head if heads are normed or quantized.

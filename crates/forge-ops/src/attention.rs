@@ -2,7 +2,7 @@
 //! key head and a value head for each KV head and position of a slot.
 
 use crate::format::Format;
-use crate::rotation::Rotation;
+use crate::rope::RopeParameters;
 use serde::Serialize;
 
 /// RoPE on every head of each row.
@@ -10,19 +10,19 @@ use serde::Serialize;
 /// Scalars: rows\[, context\], the latter if frequencies depend on the context length. Buffers: x, positions,
 /// y. Grid: a row in groups of 128 threads; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Rotate {
+pub struct Rope {
     /// Heads of a row.
     pub heads: usize,
     /// Elements of a head.
     pub width: usize,
     /// RoPE of every head.
-    pub rotation: Rotation,
+    pub rotation: RopeParameters,
 }
 
 /// Appends keys and values to the KV cache.
 ///
 /// Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions, keys, values. Grid: a row in
-/// groups of 128 threads; rows. `key` and `value` are `[row, head, width]`; see [`RotateAppend`] for the
+/// groups of 128 threads; rows. `key` and `value` are `[row, head, width]`; see [`RopeAppend`] for the
 /// cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Append {
@@ -120,7 +120,7 @@ pub struct Gates {
 /// context or capacity, width]` of one layer; the row's key and value are written at its slot and position.
 /// Gains are `[width]`, with QK-norm only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RotateAppend {
+pub struct RopeAppend {
     /// Query heads.
     pub query_heads: usize,
     /// KV heads.
@@ -136,10 +136,10 @@ pub struct RotateAppend {
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub rotation: Rotation,
+    pub rotation: RopeParameters,
 }
 
-/// Preparation of its row that split-KV attention performs first, like [`RotateAppend`]. Only correct if no
+/// Preparation of its row that split-KV attention performs first, like [`RopeAppend`]. Only correct if no
 /// two rows of a pass belong to one slot; used for one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
@@ -148,7 +148,7 @@ pub struct Prologue {
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub rotation: Rotation,
+    pub rotation: RopeParameters,
 }
 
 /// Attention, by one of two kernels. A row attends to the positions `first..=position`. `first` is 0 or, with

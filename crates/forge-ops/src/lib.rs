@@ -20,11 +20,11 @@ mod moe;
 mod norm;
 mod op;
 mod recurrent;
-mod rotation;
+mod rope;
 
 pub use crate::activation::{Activation, Gating, UnaryOp};
 pub use crate::attention::{
-    Append, Attend, AttendCombine, Gates, HeadNorm, KvSource, Prologue, Rotate, RotateAppend,
+    Append, Attend, AttendCombine, Gates, HeadNorm, KvSource, Prologue, Rope, RopeAppend,
 };
 pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
 pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
@@ -40,4 +40,4 @@ pub use crate::moe::{
 pub use crate::norm::{LayerNorm, NormAdd, RmsNorm, Squares};
 pub use crate::op::{KernelOp, OpFamily};
 pub use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
-pub use crate::rotation::{LongContext, Pairing, Rotation};
+pub use crate::rope::{LongContext, Pairing, RopeParameters};

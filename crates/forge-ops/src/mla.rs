@@ -2,7 +2,7 @@
 //! the latent and then the RoPE key, `[slot, context, width + rope_width]`.
 
 use crate::format::Format;
-use crate::rotation::Rotation;
+use crate::rope::RopeParameters;
 use serde::Serialize;
 
 /// Per-head matmul: each head's matrix times its part of x.
@@ -56,7 +56,7 @@ pub struct LatentPrepare {
     /// Added to the mean of squares of a latent.
     pub epsilon: f32,
     /// RoPE of queries and keys.
-    pub rotation: Rotation,
+    pub rotation: RopeParameters,
 }
 
 /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.

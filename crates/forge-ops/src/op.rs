@@ -1,6 +1,6 @@
 //! The list of operations.
 
-use crate::attention::{Append, Attend, AttendCombine, Rotate, RotateAppend};
+use crate::attention::{Append, Attend, AttendCombine, Rope, RopeAppend};
 use crate::elementwise::{Elementwise, Embed, SliceColumns};
 use crate::format::Format;
 use crate::head::{Argmax, ArgmaxCombine, Sample};
@@ -88,11 +88,11 @@ operations! {
     /// y = W x, with optional norm, bias and epilogue.
     Matmul Linear("linear", weights);
     /// RoPE on every head of each row.
-    Attention Rotate("rotate");
+    Attention Rope("rotate");
     /// Appends keys and values to the KV cache.
     Attention Append("append");
     /// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.
-    Attention RotateAppend("rotate_append");
+    Attention RopeAppend("rotate_append");
     /// Attention over the KV cache.
     Attention Attend("attend");
     /// Combines the KV splits of attention.

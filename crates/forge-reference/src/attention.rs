@@ -2,7 +2,7 @@
 
 use crate::parallel::parallel_ranges;
 use crate::rows::{Row, Values};
-use forge_ir::{Pairing, Rotation};
+use forge_ir::{Pairing, RopeParameters};
 
 /// The shape of an attention node.
 pub(crate) struct Heads {
@@ -86,7 +86,13 @@ pub(crate) fn mixed<'a>(
 
 /// RoPE by each row's position, with the frequencies for `context`. The angle is an f32 product, as in the
 /// models' own code.
-pub(crate) fn rotate(x: &Values, rows: &[Row], context: usize, width: usize, rotation: &Rotation) -> Values {
+pub(crate) fn rotate(
+    x: &Values,
+    rows: &[Row],
+    context: usize,
+    width: usize,
+    rotation: &RopeParameters,
+) -> Values {
     let mut y = x.clone();
     let frequencies = rotation.within(context);
     let pairs = frequencies.len();
@@ -122,8 +128,12 @@ mod tests {
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
         let rotate_with = |pairing, magnitude| {
-            let rotation =
-                Rotation { frequencies: vec![quarter, 2.0 * quarter].into(), pairing, magnitude, long: None };
+            let rotation = RopeParameters {
+                frequencies: vec![quarter, 2.0 * quarter].into(),
+                pairing,
+                magnitude,
+                long: None,
+            };
             let y = rotate(&x, &rows, 2, 6, &rotation);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };

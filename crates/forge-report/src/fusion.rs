@@ -215,8 +215,8 @@ impl<'a> Bound<'a> {
                 Op::RmsNorm { gain: Some(gain), .. },
                 Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Linear(_)),
             ) if self.takes(step, *gain) => true,
-            (Op::Rotate { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
-            (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
+            (Op::Rope { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
+            (Op::Rope { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
             (Op::Route(_), Some(Spec::Route(_))) => true,
             (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.op.route.is_some(),
             (
@@ -234,15 +234,15 @@ impl<'a> Bound<'a> {
             }
             (
                 Op::RmsNorm { gain: Some(gain), .. },
-                Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
+                Some(Spec::RopeAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
             ) => self.takes(step, *gain),
             (Op::PerLayerInput { .. }, Some(Spec::SliceColumns(_))) => true,
             (Op::PerLayerInput { .. }, Some(Spec::Linear(linear))) => {
                 matches!(linear.op.epilogue, Epilogue::Multiply { .. })
             }
-            (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
-            (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,
-            (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.op.prologue.is_some(),
+            (Op::Rope { .. }, Some(Spec::Rope(_))) => step.name == node.name,
+            (Op::Rope { .. }, Some(Spec::RopeAppend(_))) => true,
+            (Op::Rope { .. }, Some(Spec::AttendSplit(attend))) => attend.op.prologue.is_some(),
             (
                 Op::Attention { .. },
                 Some(Spec::Append(_) | Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendCombine(_)),

@@ -8,7 +8,7 @@ use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
 use forge_runtime::ops::{
     Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
-    Pairing, PerHeadLinear, Rotation, Scales,
+    Pairing, PerHeadLinear, RopeParameters, Scales,
 };
 use support::{
     Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
@@ -95,9 +95,14 @@ const SHAPES: [[usize; 3]; 3] = [[4, 32, 16], [19, 21, 6], [1, 130, 2]];
 /// Two slots, neither at the beginning of its sequence nor at the end of a block.
 const ROWS: [(u32, u32); 2] = [(1, 5), (0, 131)];
 
-fn rotation(pairs: usize) -> Rotation {
+fn rotation(pairs: usize) -> RopeParameters {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies: frequencies.into(), pairing: Pairing::Interleaved, magnitude: 1.25, long: None }
+    RopeParameters {
+        frequencies: frequencies.into(),
+        pairing: Pairing::Interleaved,
+        magnitude: 1.25,
+        long: None,
+    }
 }
 
 /// An input row: latent, RoPE key, and RoPE queries in one buffer.

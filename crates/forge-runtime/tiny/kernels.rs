@@ -4,7 +4,7 @@ use crate::model::{RING, WINDOW};
 use crate::runtime::cpu::{self, Q4_0, Q8_0};
 use crate::runtime::device::kernel_cost::KernelCost;
 use crate::runtime::device::{Kernel, Pass, Span};
-use crate::runtime::ops::{self, Activation, Epilogue, Format, Gating, KvSource, Pairing, Rotation};
+use crate::runtime::ops::{self, Activation, Epilogue, Format, Gating, KvSource, Pairing, RopeParameters};
 use crate::runtime::weights::Matrix;
 use half::f16;
 use std::borrow::Cow;
@@ -149,7 +149,7 @@ macro_rules! rotate_append {
             cpu: |call| {
                 cpu::rotate_append(
                     call,
-                    &ops::RotateAppend {
+                    &ops::RopeAppend {
                         query_heads: 4,
                         key_heads: 2,
                         width: 10,
@@ -157,7 +157,7 @@ macro_rules! rotate_append {
                         ring: $ring,
                         kv_source: KvSource::KeysAndValues,
                         norm: None,
-                        rotation: Rotation {
+                        rotation: RopeParameters {
                             frequencies: Cow::Borrowed(&FREQUENCIES),
                             pairing: Pairing::Half,
                             magnitude: 1.0,

@@ -232,7 +232,7 @@ fn has(graph: &Graph) -> BTreeSet<String> {
             .iter()
             .any(|node| matches!(node.op, Op::PositionEmbedding { .. }));
         if any(|op| matches!(op, Op::Attention { .. }))
-            && !any(|op| matches!(op, Op::Rotate { .. }))
+            && !any(|op| matches!(op, Op::Rope { .. }))
             && !is_placed
         {
             has.insert("layers without RoPE");
@@ -252,7 +252,7 @@ fn of(op: &Op) -> Vec<&'static str> {
         Op::LayerNorm { .. } => vec![(true, "LayerNorm")],
         Op::Linear { bias, .. } => vec![(bias.is_some(), "biases")],
         Op::Softcap(_) => vec![(true, "logit softcapping")],
-        Op::Rotate { rotation, width, .. } => vec![
+        Op::Rope { rotation, width, .. } => vec![
             (rotation.pairing == Pairing::Interleaved, "interleaved RoPE"),
             (2 * rotation.frequencies.len() < *width, "partial RoPE"),
             (rotation.long.is_some(), "long-context RoPE frequencies"),

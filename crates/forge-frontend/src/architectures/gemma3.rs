@@ -10,7 +10,7 @@ use crate::defaults::Defaults;
 use crate::layers::attention::{HeadNorm, rope_config};
 use crate::layers::sliding_window::Windows;
 use crate::multimodal;
-use forge_ir::{Activation, Rotation};
+use forge_ir::{Activation, RopeParameters};
 use serde_json::Value;
 
 pub(crate) const ARCHITECTURE: Architecture = Architecture {
@@ -82,7 +82,7 @@ fn read_text(config: &Section<'_>) -> Decoder {
 }
 
 /// RoPE of full-attention and of sliding-window layers.
-fn rope_parameters(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
+fn rope_parameters(config: &Section<'_>, model: &Decoder) -> [RopeParameters; 2] {
     let rope = rope_config(model.attention.width, model.context, &DEFAULTS);
     let nested = config.section("rope_parameters");
     let old = config.section("rope_scaling");

@@ -21,7 +21,7 @@ use crate::layers::per_layer_inputs::{Inputs, whole_number};
 use crate::layers::rope::RopeConfig;
 use crate::layers::sliding_window::Windows;
 use crate::multimodal;
-use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
+use forge_ir::{Activation, Apply, RopeParameters, Scores, StateId, ValueId};
 
 pub(crate) const ARCHITECTURE: Architecture =
     Architecture { class: "Gemma4ForCausalLM", family: "gemma4_text", hub: &[], read };
@@ -187,7 +187,7 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         }
     }
     let nested = config.section("rope_parameters");
-    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(RopeConfig) -> Rotation| {
+    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(RopeConfig) -> RopeParameters| {
         let rope = rope_config(attention.width, decoder.context, &DEFAULTS);
         let Some(nested) = &nested else { return usual(rope) };
         let Some(own) = nested.section(kind) else {

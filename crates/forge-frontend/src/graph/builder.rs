@@ -6,7 +6,8 @@ use crate::checkpoint::tensors::Tensors;
 use crate::graph::binding::{Bindings, TensorRequest};
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, ConvState, Experts, LatentCache, Node, Op, Param, ParamId,
-    ParamKind, RecurrentState, Rotation, Routing, Stack, State, StateId, ValueId, WeightId, WeightSlice,
+    ParamKind, RecurrentState, RopeParameters, Routing, Stack, State, StateId, ValueId, WeightId,
+    WeightSlice,
 };
 use std::ops::Range;
 
@@ -241,9 +242,9 @@ impl Layer<'_, '_> {
         x: ValueId,
         heads: usize,
         width: usize,
-        rotation: &Rotation,
+        rotation: &RopeParameters,
     ) -> ValueId {
-        self.node(name, Op::Rotate { heads, width, rotation: rotation.clone() }, &[x])
+        self.node(name, Op::Rope { heads, width, rotation: rotation.clone() }, &[x])
     }
 
     /// Attention over keys and values that are appended to `cache`; with queries only, over those already in

@@ -4,7 +4,7 @@ use crate::config::section::Section;
 use crate::defaults::{Defaults, count};
 use crate::graph::builder::{Layer, Norm};
 use crate::layers::rope::RopeConfig;
-use forge_ir::{Activation, Rotation, StateId, ValueId, WeightSlice};
+use forge_ir::{Activation, RopeParameters, StateId, ValueId, WeightSlice};
 
 /// Description of an attention block.
 #[derive(Clone)]
@@ -23,10 +23,10 @@ pub(crate) struct Attention {
     pub(crate) values_are_keys: bool,
     /// Epsilon of the norm of each value head, which has no gain, if any.
     pub(crate) value_norm: Option<f32>,
-    /// Rotation of queries and keys.
-    pub(crate) rotation: Rotation,
-    /// Rotation in sliding-window layers, if different.
-    pub(crate) window_rotation: Option<Rotation>,
+    /// RoPE parameters of queries and keys.
+    pub(crate) rotation: RopeParameters,
+    /// RoPE parameters in sliding-window layers, if different.
+    pub(crate) window_rotation: Option<RopeParameters>,
     /// Module of the fused query, key and value projection, if any.
     pub(crate) joined: Option<&'static str>,
     /// Multiplies scores.
@@ -96,7 +96,7 @@ impl Attention {
             head_norm: None,
             values_are_keys: false,
             value_norm: None,
-            rotation: Rotation { frequencies: Vec::new().into(), pairing, magnitude: 1.0, long: None },
+            rotation: RopeParameters { frequencies: Vec::new().into(), pairing, magnitude: 1.0, long: None },
             window_rotation: None,
             joined: None,
             scale: (width as f64).sqrt().recip() as f32,
@@ -109,7 +109,7 @@ impl Attention {
     }
 
     /// The rotation in sliding-window layers.
-    pub(crate) fn window_rotation(&self) -> &Rotation {
+    pub(crate) fn window_rotation(&self) -> &RopeParameters {
         self.window_rotation.as_ref().unwrap_or(&self.rotation)
     }
 
@@ -121,7 +121,7 @@ impl Attention {
         x: ValueId,
         module: &str,
         window: Option<usize>,
-        rotation: Option<&Rotation>,
+        rotation: Option<&RopeParameters>,
     ) -> ValueId {
         self.build_over(layer, x, module, (window, rotation), None)
     }
@@ -132,7 +132,7 @@ impl Attention {
         layer: &mut Layer<'_, '_>,
         x: ValueId,
         module: &str,
-        (window, rotation): (Option<usize>, Option<&Rotation>),
+        (window, rotation): (Option<usize>, Option<&RopeParameters>),
         kept: Option<StateId>,
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);

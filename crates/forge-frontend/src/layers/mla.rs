@@ -16,7 +16,7 @@ use crate::layers::attention::Attention;
 use crate::layers::rope::RopeConfig;
 use crate::layers::rope_keys;
 use crate::layers::rope_scaling;
-use forge_ir::{LatentCache, Rotation, ValueId, WeightSlice};
+use forge_ir::{LatentCache, RopeParameters, ValueId, WeightSlice};
 
 /// Description of an MLA block.
 pub(crate) struct LatentAttention {
@@ -34,8 +34,8 @@ pub(crate) struct LatentAttention {
     pub(crate) rope_width: usize,
     /// `v_head_dim`: channels of a head's value.
     pub(crate) values: usize,
-    /// Rotation of rope queries and keys.
-    pub(crate) rotation: Rotation,
+    /// RoPE parameters of the RoPE part of queries and keys.
+    pub(crate) rotation: RopeParameters,
     /// Multiplies scores.
     pub(crate) scale: f32,
     /// Norm of low-rank queries and of latents.

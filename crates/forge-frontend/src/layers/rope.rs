@@ -8,7 +8,7 @@ use crate::config::section::Section;
 use crate::layers::rope_keys::{either, object};
 use crate::layers::rope_scaling;
 use crate::layers::rope_scaling::{Kinds, ScaledRope, UnscaledRope, scaled};
-use forge_ir::{Pairing, Rotation};
+use forge_ir::{Pairing, RopeParameters};
 
 /// RoPE parameters that an architecture determines.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ const WIDEST: usize = 1 << 16;
 
 impl RopeConfig {
     /// Reads the remaining parameters from the configuration.
-    pub(crate) fn read(self, config: &Section<'_>) -> Rotation {
+    pub(crate) fn read(self, config: &Section<'_>) -> RopeParameters {
         let scaling = object(config);
         let theta = either(config, scaling.as_ref(), "rope_theta").unwrap_or(self.theta);
         self.rotation(config, scaling.as_ref(), theta)
@@ -44,7 +44,7 @@ impl RopeConfig {
         config: &Section<'_>,
         scaling: Option<&Section<'_>>,
         theta: f64,
-    ) -> Rotation {
+    ) -> RopeParameters {
         let share = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
         let is_proportional =
             scaling.is_some_and(|scaling| rope_scaling::kind(scaling) == rope_scaling::PROPORTIONAL);
@@ -66,16 +66,16 @@ impl RopeConfig {
         let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
         let ScaledRope { frequencies, magnitude, long } = scaled(config, scaling, &plain);
         let pairing = if config.conventions().interleaved_rope { Pairing::Interleaved } else { self.pairing };
-        Rotation { frequencies: frequencies.into(), pairing, magnitude, long }
+        RopeParameters { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
     /// The proportional rotation of base `theta`: the first `share` of the pairs rotates, at the frequencies
     /// of a full rotation.
-    pub(crate) fn proportional(self, config: &Section<'_>, share: f64, theta: f64) -> Rotation {
+    pub(crate) fn proportional(self, config: &Section<'_>, share: f64, theta: f64) -> RopeParameters {
         let channels = self.in_pairs(config, self.width);
         let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
         let frequencies = plain.proportional(1.0);
-        Rotation { frequencies: frequencies.into(), pairing: self.pairing, magnitude: 1.0, long: None }
+        RopeParameters { frequencies: frequencies.into(), pairing: self.pairing, magnitude: 1.0, long: None }
     }
 
     /// The number of rotated channels, if valid; 0 after an error.

@@ -1,14 +1,14 @@
 //! RoPE: every type of scaling, and every way to configure it.
 
 use crate::common::configured;
-use forge_ir::{Graph, Op, Rotation};
+use forge_ir::{Graph, Op, RopeParameters};
 use serde_json::{Value, json};
 
 /// The first rotation of the first layer.
-fn rotation(graph: &Graph) -> Rotation {
+fn rotation(graph: &Graph) -> RopeParameters {
     let body = graph.body(&graph.layers[0]);
     let rotation = body.nodes.iter().find_map(|node| match &node.op {
-        Op::Rotate { rotation, .. } => Some(rotation.clone()),
+        Op::Rope { rotation, .. } => Some(rotation.clone()),
         _ => None,
     });
     rotation.unwrap()

@@ -1,11 +1,11 @@
 //! Template contexts of RoPE and KV append.
 
-use forge_ops::{Format, LongContext, Pairing, Rotation};
+use forge_ops::{Format, LongContext, Pairing, RopeParameters};
 use serde::Serialize;
 
 use crate::attention::context::{Kept, step};
 use crate::context::{Base, literal};
-use forge_ops::{Append, KvSource, Rotate, RotateAppend};
+use forge_ops::{Append, KvSource, Rope, RopeAppend};
 
 /// RoPE parameters, as template variables.
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ struct Stretched {
 }
 
 impl RopeTable {
-    pub(crate) fn of(name: &str, rotation: &Rotation, width: usize) -> RopeTable {
+    pub(crate) fn of(name: &str, rotation: &RopeParameters, width: usize) -> RopeTable {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rotation.long {
             Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
@@ -107,7 +107,7 @@ pub(crate) struct RopeContext<'a> {
 }
 
 impl<'a> RopeContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &Rotate) -> RopeContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &Rope) -> RopeContext<'a> {
         RopeContext {
             rope: RopeTable::of(base.name, &spec.rotation, spec.width),
             base,
@@ -185,7 +185,7 @@ pub(crate) struct RopeAppendContext<'a> {
 }
 
 impl<'a> RopeAppendContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &RotateAppend) -> RopeAppendContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &RopeAppend) -> RopeAppendContext<'a> {
         let made = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
         let by_head = norm || spec.cache == Format::Q8_0;

@@ -3,8 +3,8 @@
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
-    Append, Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rotate,
-    RotateAppend, Rotation,
+    Append, Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rope,
+    RopeAppend, RopeParameters,
 };
 
 /// Attention without options.
@@ -43,8 +43,8 @@ pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
 }
 
 /// Attention with a fused `rotate_append`.
-pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
-    let RotateAppend { kv_source, norm, ref rotation, .. } = *rotate;
+pub(crate) fn prologue(rotate: &RopeAppend) -> Prologue {
+    let RopeAppend { kv_source, norm, ref rotation, .. } = *rotate;
     Prologue { kv_source, norm, rotation: rotation.clone() }
 }
 
@@ -58,15 +58,15 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
-                let still = RotateAppend { rotation: Rotation::none(), ..plain.clone() };
-                specs.push(Spec::RotateAppend(still.clone()));
-                specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
+                let still = RopeAppend { rotation: RopeParameters::none(), ..plain.clone() };
+                specs.push(Spec::RopeAppend(still.clone()));
+                specs.push(Spec::RopeAppend(RopeAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
                 let kv_source = KvSource::KeysValuesAndGates;
                 let pitch = kv_source.row_heads(query_heads, key_heads) * width;
                 let gates = Some(Gates { pitch, first: pitch - query_heads * width });
-                let beside = RotateAppend { kv_source, ..plain.clone() };
-                specs.push(Spec::RotateAppend(beside.clone()));
+                let beside = RopeAppend { kv_source, ..plain.clone() };
+                specs.push(Spec::RopeAppend(beside.clone()));
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendTiled(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendCombine(AttendCombine { query_heads, width, gates }));
@@ -83,8 +83,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 let (window, ring) = (Some(40), Some(320));
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { window, ring, ..op })));
                 specs.push(Spec::AttendTiled(tiled.clone().with_op(|op| Attend { window, ring, ..op })));
-                specs.push(Spec::RotateAppend(RotateAppend { ring, ..plain.clone() }));
-                specs.push(Spec::RotateAppend(RotateAppend { ring, norm, ..plain.clone() }));
+                specs.push(Spec::RopeAppend(RopeAppend { ring, ..plain.clone() }));
+                specs.push(Spec::RopeAppend(RopeAppend { ring, norm, ..plain.clone() }));
                 specs.push(Spec::AttendSplit(
                     split.clone().with_op(|op| Attend { softcap: Some(50.0), ..op }),
                 ));
@@ -92,9 +92,9 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 if prologue_fits(query_heads, key_heads, width) {
                     let whole = Some(prologue(&plain));
                     let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
-                    let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    let part = Some(prologue(&RopeAppend { norm, ..part }));
                     for norm in [None, norm] {
-                        let prologue = Some(prologue(&RotateAppend { norm, ..still.clone() }));
+                        let prologue = Some(prologue(&RopeAppend { norm, ..still.clone() }));
                         specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
                     }
                     let prologue = whole.clone();
@@ -121,8 +121,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     sinks: true,
                     ..op
                 })));
-                specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
-                specs.push(Spec::RotateAppend(plain));
+                specs.push(Spec::RopeAppend(RopeAppend { norm, ..plain.clone() }));
+                specs.push(Spec::RopeAppend(plain));
                 specs.push(few_on_a_card(split.clone()));
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
@@ -151,8 +151,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
             for pairing in [Pairing::Half, Pairing::Interleaved] {
                 for pairs in [width / 2, width / 2 - 1] {
-                    let RotateAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
-                    specs.push(Spec::Rotate(Rotate { heads, width, rotation }));
+                    let RopeAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
+                    specs.push(Spec::Rope(Rope { heads, width, rotation }));
                 }
             }
             for ring in [None, Some(320)] {
@@ -168,15 +168,15 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
             let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
-            let with = |rotate: &RotateAppend| {
+            let with = |rotate: &RopeAppend| {
                 attend(4, 2, 64, rotate.cache).with_op(|op| Attend { prologue: Some(prologue(rotate)), ..op })
             };
             specs.push(Spec::AttendSplit(with(&plain)));
-            specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
-            specs.push(Spec::RotateAppend(plain));
+            specs.push(Spec::RopeAppend(RopeAppend { norm, ..plain.clone() }));
+            specs.push(Spec::RopeAppend(plain));
             // QK norm after RoPE; and other RoPE frequencies for a long context.
             let norm_after_rope = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
-            let norm_after_rope = RotateAppend {
+            let norm_after_rope = RopeAppend {
                 norm: norm.map(|norm| HeadNorm { after_rope: true, ..norm }),
                 ..norm_after_rope
             };
@@ -187,9 +187,9 @@ pub(crate) fn attentions() -> Vec<Spec> {
             stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
             for rotate in [norm_after_rope, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rotate)));
-                let RotateAppend { width, ref rotation, .. } = rotate;
-                specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone() }));
-                specs.push(Spec::RotateAppend(rotate));
+                let RopeAppend { width, ref rotation, .. } = rotate;
+                specs.push(Spec::Rope(Rope { heads: 3, width, rotation: rotation.clone() }));
+                specs.push(Spec::RopeAppend(rotate));
             }
         }
     }
@@ -198,7 +198,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for after_rope in [None, Some(false), Some(true)] {
             let norm = after_rope.map(|after_rope| HeadNorm { epsilon: 1e-6, after_rope, values: true });
             for kv_source in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
-                let mut rotate = RotateAppend { kv_source, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
+                let mut rotate = RopeAppend { kv_source, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
                 rotate.rotation.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
                 let attend = attend(9, 3, 96, cache).with_op(|op| Attend {
@@ -209,7 +209,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 });
                 specs.push(Spec::AttendSplit(attend));
                 if kv_source != KvSource::Nothing {
-                    specs.push(Spec::RotateAppend(rotate));
+                    specs.push(Spec::RopeAppend(rotate));
                 }
             }
         }
@@ -225,11 +225,11 @@ pub(crate) fn rotate(
     cache: Format,
     pairs: usize,
     pairing: Pairing,
-) -> RotateAppend {
+) -> RopeAppend {
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
-    let rotation = Rotation { frequencies, pairing, magnitude, long: None };
-    RotateAppend {
+    let rotation = RopeParameters { frequencies, pairing, magnitude, long: None };
+    RopeAppend {
         query_heads,
         key_heads,
         width,

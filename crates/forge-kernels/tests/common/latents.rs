@@ -5,7 +5,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
 use forge_ops::{
     AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LongContext,
-    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, Rotation,
+    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, RopeParameters,
 };
 
 /// MLA: per-head matrices in both directions and in every format, and every size of a cache line.
@@ -81,7 +81,7 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
         key_first: all + width,
     };
     let prepare =
-        |columns, rotation: Rotation| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
+        |columns, rotation: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
     let rotation = |pairs, pairing| rotate(1, 1, rope_width, Format::F16, pairs, pairing).rotation;
     let mut long = rotation(rope_width / 2, Pairing::Interleaved);
     long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });

@@ -78,7 +78,7 @@ impl<'a> Section<'a> {
                 let normed = self.maker(operation.inputs[0]);
                 (&[], format!("the norm of `{normed}` needs its complete row before the addition"))
             }
-            Kind::Rotate { .. } | Kind::Append { .. } | Kind::RotateAppend(_) | Kind::LatentAppend(_) => {
+            Kind::Rope { .. } | Kind::Append { .. } | Kind::RopeAppend(_) | Kind::LatentAppend(_) => {
                 let text = "not fusable into attention: the heads exceed its threadgroup memory, or are prepared differently";
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }

@@ -251,7 +251,7 @@ impl Counted<'_> {
     /// Positions of keys, or of values, that are read and written.
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
-            Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
+            Spec::RopeAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
             // The row's own key and value are written to the cache and used without being read back.
             Spec::AttendSplit(attend) if attend.op.appends() => {
                 (self.amounts.reached.saturating_sub(1), self.amounts.rows)
@@ -331,7 +331,7 @@ impl Counted<'_> {
                 (of_rows(attend.op.query_heads * attend.op.width), 0)
             }
             (Spec::AttendCombine(combine), "gates") => (of_rows(combine.query_heads * combine.width), 0),
-            (Spec::RotateAppend(rotate), "qkv") => {
+            (Spec::RopeAppend(rotate), "qkv") => {
                 let heads = rotate.query_heads + rotate.kv_source.cached_heads(rotate.key_heads);
                 (of_rows(heads * rotate.width), 0)
             }
@@ -416,8 +416,8 @@ impl Counted<'_> {
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
-            Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
-            Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
+            Spec::Rope(rotate) => of_rows(3 * rotate.heads * rotate.width),
+            Spec::RopeAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
             Spec::Route(route) => of_rows(2 * route.logits()),
             Spec::ExpertsInner(inner) => of_rows(2 * inner.op.chosen * inner.op.outputs * inner.op.inputs),
             Spec::ExpertsSum(sum) => of_rows(2 * sum.op.chosen * sum.op.outputs * sum.op.inputs),

@@ -4,7 +4,7 @@ use forge_ir::{
     Apply, Body, BodyId, Cache, Draft, Graph, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens,
     State, StateId, ValueId, Weight, WeightId,
 };
-use forge_ops::{Activation, Format, Pairing, Rotation};
+use forge_ops::{Activation, Format, Pairing, RopeParameters};
 use forge_planner::{Options, Plan, Quant, plan};
 
 /// The sizes of a decoder.
@@ -148,8 +148,8 @@ fn linear(weight: usize) -> Op {
 
 fn layer(shape: &Shape) -> Vec<Node> {
     let frequencies = (0..shape.width / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect();
-    let rotation = Rotation { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
-    let rotate = |heads| Op::Rotate { heads, width: shape.width, rotation: rotation.clone() };
+    let rotation = RopeParameters { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
+    let rotate = |heads| Op::Rope { heads, width: shape.width, rotation: rotation.clone() };
     let attention = Op::Attention {
         query_heads: shape.heads,
         scale: 0.125,

@@ -1,7 +1,7 @@
 //! The reference logits of a compiled crate, and errors of invalid requests.
 
 use crate::common::cases;
-use forge_ir::{Format, Graph, Op, Rotation};
+use forge_ir::{Format, Graph, Op, RopeParameters};
 use forge_reference::{Positions, Sequence, evaluate, golden, sequences};
 
 fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>> {
@@ -60,9 +60,9 @@ fn batched_evaluation_matches_single_sequences() {
     }
 }
 
-fn rotations(graph: &Graph) -> impl Iterator<Item = &Rotation> {
+fn rotations(graph: &Graph) -> impl Iterator<Item = &RopeParameters> {
     graph.bodies.iter().flat_map(|body| &body.nodes).filter_map(|node| match &node.op {
-        Op::Rotate { rotation, .. } => Some(rotation),
+        Op::Rope { rotation, .. } => Some(rotation),
         _ => None,
     })
 }

@@ -6,7 +6,7 @@ use crate::{
     seventh, wide,
 };
 use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, Rotation};
+use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, RopeParameters};
 
 #[test]
 fn append_writes_keys_and_values() {
@@ -64,7 +64,7 @@ pub(crate) fn raw(
     random: &mut Random,
     [query_heads, key_heads, width]: [usize; 3],
     (kv_source, norm): (KvSource, Option<HeadNorm>),
-    rotation: &Rotation,
+    rotation: &RopeParameters,
     positions: &[u32],
 ) -> Raw {
     let row_heads = match kv_source {
@@ -106,7 +106,7 @@ pub(crate) fn raw(
 
 #[test]
 fn rope_append_normalizes_rotates_and_appends() {
-    kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rotate_append);
     let mut random = Random(5);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
@@ -135,7 +135,7 @@ fn rope_append_normalizes_rotates_and_appends() {
             seen.frequencies = seventh(&seen);
         }
         let shape =
-            ops::RotateAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rotation };
+            ops::RopeAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);

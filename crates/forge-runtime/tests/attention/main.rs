@@ -15,15 +15,15 @@ mod quantized;
 mod ring;
 mod rotate;
 
-use forge_runtime::ops::{Format, LongContext, Pairing, Rotation};
+use forge_runtime::ops::{Format, LongContext, Pairing, RopeParameters};
 use half::f16;
 use std::borrow::Cow;
 use support::{Random, bytes_of, numbers_of};
 
 /// Frequencies of base 10,000.
-pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
+pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies: frequencies.into(), pairing, magnitude, long: None }
+    RopeParameters { frequencies: frequencies.into(), pairing, magnitude, long: None }
 }
 
 pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -32,7 +32,7 @@ pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> 
     x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
 }
 
-pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
+pub(crate) fn rotated(head: &[f64], rotation: &RopeParameters, position: u32) -> Vec<f64> {
     let pairs = rotation.frequencies.len();
     let mut rotated = head.to_vec();
     for (k, frequency) in rotation.frequencies.iter().enumerate() {
@@ -91,11 +91,11 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 }
 
 /// RoPE whose frequencies are divided by seven for contexts beyond this length.
-pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
-    Rotation { long: Some(LongContext::Other { beyond, frequencies: seventh(&rotation) }), ..rotation }
+pub(crate) fn long(rotation: RopeParameters, beyond: usize) -> RopeParameters {
+    RopeParameters { long: Some(LongContext::Other { beyond, frequencies: seventh(&rotation) }), ..rotation }
 }
 
 /// The frequencies divided by seven.
-pub(crate) fn seventh(rotation: &Rotation) -> Cow<'static, [f32]> {
+pub(crate) fn seventh(rotation: &RopeParameters) -> Cow<'static, [f32]> {
     rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect()
 }

@@ -79,7 +79,7 @@ fn attention_over_a_ring_is_exact() {
 
 #[test]
 fn ring_appends_wrap_around() {
-    kernel_under_test!(SHAPE, ops::RotateAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rotate_append);
     let mut random = Random(22);
     let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
     for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
@@ -87,7 +87,7 @@ fn ring_appends_wrap_around() {
         let qkv = random.numbers(rows * 4 * HEADS * WIDTH);
         let before = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
         let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
-        let shape = |ring| ops::RotateAppend {
+        let shape = |ring| ops::RopeAppend {
             query_heads: 2 * HEADS,
             key_heads: HEADS,
             width: WIDTH,

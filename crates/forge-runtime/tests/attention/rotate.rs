@@ -3,28 +3,28 @@
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{long, of_size, rotated, rotation, seventh, wide};
 use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, LongContext, Pairing, Rotation};
+use forge_runtime::ops::{self, LongContext, Pairing, RopeParameters};
 
 #[test]
 fn rope_scales_for_long_contexts() {
-    kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rope, cpu::rotate);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
     let usual = rotation(8, Pairing::Half, 1.25);
-    let shape = ops::Rotate { heads, width, rotation: long(usual.clone(), 40) };
-    let slow = Rotation { frequencies: seventh(&usual), ..usual.clone() };
+    let shape = ops::Rope { heads, width, rotation: long(usual.clone(), 40) };
+    let slow = RopeParameters { frequencies: seventh(&usual), ..usual.clone() };
     let growing =
-        Rotation { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
+        RopeParameters { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
     // Twice the context: the longest wavelength times 4 * 2 - 3.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
-    let stretched = Rotation { frequencies: stretched.collect(), ..usual.clone() };
+    let stretched = RopeParameters { frequencies: stretched.collect(), ..usual.clone() };
     for (context, rotation, expected_rotation) in [
         (40_u32, shape.rotation.clone(), usual.clone()),
         (41, shape.rotation.clone(), slow),
         (40, growing.clone(), usual),
         (80, growing, stretched),
     ] {
-        let shape = ops::Rotate { rotation, ..shape };
+        let shape = ops::Rope { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
         let rotate = |(index, head): (usize, &[f32])| {
@@ -47,7 +47,7 @@ fn rope_scales_for_long_contexts() {
 
 #[test]
 fn rope_rotates_pairs() {
-    kernel_under_test!(SHAPE, ops::Rotate, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rope, cpu::rotate);
     let mut random = Random(9);
     for (rows, heads, width, pairs, pairing, magnitude) in [
         (1, 3, 2, 1, Pairing::Half, 1.0),
@@ -55,7 +55,7 @@ fn rope_rotates_pairs() {
         (3, 4, 128, 64, Pairing::Half, 1.0),
         (5, 2, 22, 11, Pairing::Interleaved, 1.0),
     ] {
-        let shape = ops::Rotate { heads, width, rotation: rotation(pairs, pairing, magnitude) };
+        let shape = ops::Rope { heads, width, rotation: rotation(pairs, pairing, magnitude) };
         let x = random.numbers(rows * heads * width);
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
         let wanted = of_size(

@@ -4,7 +4,7 @@ use crate::shape::{Batch, Shape};
 use crate::shapes::shapes;
 use crate::{Input, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_kernels::Spec;
-use forge_ops::{Append, Format, KvSource, Rotate};
+use forge_ops::{Append, Format, KvSource, Rope};
 
 #[test]
 fn rotates_queries_and_keys() {
@@ -13,7 +13,7 @@ fn rotates_queries_and_keys() {
     shapes.retain(|shape| !shape.rotation.is_none());
     let rotate = |shape: &Shape| {
         let rotation = shape.rotation.clone();
-        Spec::Rotate(Rotate { heads: shape.query_heads, width: shape.width, rotation })
+        Spec::Rope(Rope { heads: shape.query_heads, width: shape.width, rotation })
     };
     let kernels = Kernels::of(shapes.iter().map(rotate));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);

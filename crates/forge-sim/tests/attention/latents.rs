@@ -8,7 +8,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
 use forge_ops::{
     AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
-    MlaLoadLatents, Pairing, Rotation,
+    MlaLoadLatents, Pairing, RopeParameters,
 };
 use forge_sim::Precision;
 
@@ -18,7 +18,7 @@ struct Shape {
     width: usize,
     rope_width: usize,
     cache: Format,
-    rotation: Rotation,
+    rotation: RopeParameters,
     /// Whether the inputs are columns of one buffer or of three.
     together: bool,
 }

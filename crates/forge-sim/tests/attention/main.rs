@@ -11,7 +11,7 @@ mod shape;
 mod shapes;
 
 use forge_kernels::{Instance, Spec, assemble, render};
-use forge_ops::{Format, LongContext, Pairing, Rotation};
+use forge_ops::{Format, LongContext, Pairing, RopeParameters};
 use forge_sim::{Program, Sim};
 use half::f16;
 
@@ -130,21 +130,24 @@ pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], expected: &[f64
     }
 }
 
-pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
+pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies, pairing, magnitude, long: None }
+    RopeParameters { frequencies, pairing, magnitude, long: None }
 }
 
 /// RoPE with other frequencies for contexts beyond this length.
-pub(crate) fn long(beyond: usize) -> Rotation {
+pub(crate) fn long(beyond: usize) -> RopeParameters {
     let plain = rotation(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
+    RopeParameters { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
 }
 
 /// RoPE with dynamic scaling for contexts beyond this length.
-pub(crate) fn with_attention_factor(beyond: usize) -> Rotation {
-    Rotation { long: Some(LongContext::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
+pub(crate) fn with_attention_factor(beyond: usize) -> RopeParameters {
+    RopeParameters {
+        long: Some(LongContext::Stretched { beyond, factor: 3.5 }),
+        ..rotation(8, Pairing::Half, 1.0)
+    }
 }
 
 pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -153,7 +156,7 @@ pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> 
     x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
 }
 
-pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
+pub(crate) fn rotated(head: &[f64], rotation: &RopeParameters, position: u32) -> Vec<f64> {
     let pairs = rotation.frequencies.len();
     let mut rotated = head.to_vec();
     for (k, frequency) in rotation.within(CONTEXT).iter().enumerate() {

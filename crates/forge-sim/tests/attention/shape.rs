@@ -4,7 +4,8 @@ use crate::{CONTEXT, Random, SLOTS, bytes_of, normed, numbers_of, rotated, wide}
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel};
 use forge_ops::{
-    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RotateAppend, Rotation,
+    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RopeAppend,
+    RopeParameters,
 };
 use forge_sim::Precision;
 use half::f16;
@@ -24,7 +25,7 @@ pub(crate) struct Shape {
     pub(crate) gated: bool,
     pub(crate) kv_source: KvSource,
     pub(crate) norm: Option<HeadNorm>,
-    pub(crate) rotation: Rotation,
+    pub(crate) rotation: RopeParameters,
     /// Layout of the attention kernels; `None`: by the rule.
     pub(crate) knobs: Option<AttentionKnobs>,
 }
@@ -92,16 +93,7 @@ impl Shape {
     pub(crate) fn rotate_append(&self) -> Spec {
         let Shape { query_heads, key_heads, width, cache, ring, kv_source, norm, .. } = *self;
         let rotation = self.rotation.clone();
-        Spec::RotateAppend(RotateAppend {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            kv_source,
-            norm,
-            rotation,
-        })
+        Spec::RopeAppend(RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation })
     }
 
     /// Capacity of a slot in positions.

@@ -3,7 +3,7 @@
 use crate::shape::Shape;
 use crate::{CONTEXT, long, rotation, with_attention_factor};
 use forge_kernels::spec::{AttentionKnobs, Rows};
-use forge_ops::{Format, HeadNorm, KvSource, Pairing, Rotation};
+use forge_ops::{Format, HeadNorm, KvSource, Pairing, RopeParameters};
 
 /// The same shapes in layouts other than the rule's: a few for each shape, which together cover every knob.
 pub(crate) fn other_layouts() -> Vec<Shape> {
@@ -46,7 +46,12 @@ pub(crate) fn with_matrix_units() -> Vec<Shape> {
             kv_source: KvSource::Keys,
             ..with_mma(6, 3, 64, 8)
         },
-        Shape { norm, kv_source: KvSource::Nothing, rotation: Rotation::none(), ..with_mma(7, 1, 64, 16) },
+        Shape {
+            norm,
+            kv_source: KvSource::Nothing,
+            rotation: RopeParameters::none(),
+            ..with_mma(7, 1, 64, 16)
+        },
     ]
 }
 
@@ -172,18 +177,18 @@ pub(crate) fn shapes() -> Vec<Shape> {
         },
         Shape { kv_source: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
         // Heads without RoPE.
-        Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
-        Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
+        Shape { rotation: RopeParameters::none(), ..plain(4, 2, 20, Format::F32) },
+        Shape { norm, rotation: RopeParameters::none(), ..plain(5, 1, 96, Format::Q8_0) },
         Shape {
             norm: of_values,
             kv_source: KvSource::Keys,
-            rotation: Rotation::none(),
+            rotation: RopeParameters::none(),
             ..plain(6, 3, 18, Format::F16)
         },
         Shape {
             norm,
             kv_source: KvSource::Nothing,
-            rotation: Rotation::none(),
+            rotation: RopeParameters::none(),
             ..plain(3, 3, 64, Format::F16)
         },
         // Gates: with and without a prologue, and with heads that do not fit in threadgroup memory.

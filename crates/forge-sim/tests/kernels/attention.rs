@@ -4,7 +4,7 @@ use crate::cases::{Case, Launch};
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
-    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RotateAppend, Rotation,
+    Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RopeAppend, RopeParameters,
 };
 
 /// Rare options of attention.
@@ -22,10 +22,10 @@ pub(crate) struct AttentionVariant {
 }
 
 /// Partial RoPE that leaves two channels unrotated, if there are more.
-pub(crate) fn rotation(width: usize, pairing: Pairing) -> Rotation {
+pub(crate) fn rotation(width: usize, pairing: Pairing) -> RopeParameters {
     let pairs = (width / 2 - 1).max(1);
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies, pairing, magnitude: 1.0, long: None }
+    RopeParameters { frequencies, pairing, magnitude: 1.0, long: None }
 }
 
 /// Every kernel of attention at one size.
@@ -40,7 +40,7 @@ pub(crate) fn attention(
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, after_rope: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
-    let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
+    let rotation = if still { RopeParameters::none() } else { rotation(width, pairing) };
     let kv_source = match (keys_alone, gated) {
         (true, _) => KvSource::Keys,
         (false, true) => KvSource::KeysValuesAndGates,
@@ -49,7 +49,7 @@ pub(crate) fn attention(
     let pitch = kv_source.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
     let prologue = Prologue { kv_source, norm, rotation: rotation.clone() };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
+    let rotate = RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
     let attend = Kernel {
         op: Attend {
             query_heads,
@@ -91,7 +91,7 @@ pub(crate) fn attention(
         cases.push(Case { spec: nvidia(&prepared), launches: one.clone() });
     }
     cases.extend([
-        Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
+        Case { spec: Spec::RopeAppend(rotate), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
         Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
         Case { spec: Spec::AttendTiled(grouped), launches: many },

@@ -19,7 +19,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::Rows;
 use forge_ops::{
     Activation, Append, Argmax, Elementwise, Embed, Epilogue, Format, Function, Gating, LayerNorm, NormAdd,
-    Pairing, RmsNorm, Rotate, Sample, SliceColumns, Squares, UnaryOp,
+    Pairing, RmsNorm, Rope, Sample, SliceColumns, Squares, UnaryOp,
 };
 use forge_sim::mutants::MutantOutcome;
 use forge_sim::{Program, Replay, Samples, Weights, mutants};
@@ -54,7 +54,7 @@ fn others() -> Vec<Case> {
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
         once(norm(136, 2, true, true)),
-        once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing) })),
+        once(Spec::Rope(Rope { heads: 3, width: 14, rotation: rotation(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),
@@ -221,7 +221,7 @@ fn detects_kernel_mutants() {
     // Values with a norm, computed from the key heads; and queries only.
     let of_keys = AttentionVariant { values: true, keys_alone: true, ..all };
     let prepares = |case: &Case| match &case.spec {
-        Spec::RotateAppend(_) => true,
+        Spec::RopeAppend(_) => true,
         Spec::AttendSplit(attend) => attend.op.prologue.is_some(),
         _ => false,
     };

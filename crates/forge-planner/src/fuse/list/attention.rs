@@ -2,11 +2,11 @@
 
 use crate::fuse::list::KvSource;
 use forge_ir::ParamId;
-use forge_ops::Rotation;
+use forge_ops::RopeParameters;
 
 /// RoPE, optional QK-norm and KV append, before attention.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RotateAppend {
+pub(crate) struct RopeAppend {
     /// Number of query heads.
     pub(crate) query_heads: usize,
     /// Keys and values of the row, besides the queries.
@@ -14,7 +14,7 @@ pub(crate) struct RotateAppend {
     /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub(crate) rotation: Rotation,
+    pub(crate) rotation: RopeParameters,
     /// Cache that keys and values are appended to.
     pub(crate) cache: ParamId,
 }
@@ -53,5 +53,5 @@ pub(crate) struct Attend {
     /// The KV cache.
     pub(crate) cache: ParamId,
     /// RoPE and append of its own row, run first.
-    pub(crate) prologue: Option<RotateAppend>,
+    pub(crate) prologue: Option<RopeAppend>,
 }

@@ -2,7 +2,7 @@
 //! key.
 
 use forge_ir::ParamId;
-use forge_ops::Rotation;
+use forge_ops::RopeParameters;
 
 /// Per-head linear: each head's matrix times its part of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub(crate) struct LatentPrepare {
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
     /// RoPE of queries and keys.
-    pub(crate) rotation: Rotation,
+    pub(crate) rotation: RopeParameters,
 }
 
 /// Attention over an MLA cache that already contains the rows' own lines. Its inputs are queries and RoPE

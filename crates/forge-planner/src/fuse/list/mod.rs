@@ -12,13 +12,13 @@ pub(crate) mod linear;
 pub(crate) mod mla;
 pub(crate) mod recurrent;
 
-pub(crate) use crate::fuse::list::attention::{Attend, HeadNorm, RotateAppend};
+pub(crate) use crate::fuse::list::attention::{Attend, HeadNorm, RopeAppend};
 pub(crate) use crate::fuse::list::experts::{CombineInput, ExpertsInner, ExpertsSum, FusedRouting};
 pub(crate) use crate::fuse::list::linear::{Epilogue, InlineNorm, Linear};
 pub(crate) use crate::fuse::list::mla::{LatentAppend, LatentAttend, LatentPrepare, PerHeadLinear};
 pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, ParamId};
-use forge_ops::{Format, Rotation};
+use forge_ops::{Format, RopeParameters};
 pub(crate) use forge_ops::{Function, KvSource, UnaryOp};
 
 /// A value of a list. Numbers below `body.nodes.len() + 1` are the body's values.
@@ -101,11 +101,11 @@ pub(crate) enum Kind {
         first: usize,
     },
     /// RoPE on every head.
-    Rotate {
+    Rope {
         /// Number of heads.
         heads: usize,
         /// Frequencies and pairing.
-        rotation: Rotation,
+        rotation: RopeParameters,
     },
     /// Writes keys and values to the KV cache. It has no output value.
     Append {
@@ -114,7 +114,7 @@ pub(crate) enum Kind {
     },
     /// RoPE and optional QK-norm on concatenated q, k, v; appends k and v to the KV cache. The output is the
     /// rotated queries.
-    RotateAppend(RotateAppend),
+    RopeAppend(RopeAppend),
     /// Attention over a KV cache that already contains the rows' own keys and values, or that a prologue
     /// appends to.
     Attend(Attend),

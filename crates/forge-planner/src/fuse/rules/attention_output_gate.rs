@@ -26,7 +26,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     if let Kind::Linear(linear) = &mut list.operations[merged].kind {
         linear.parts.push(part);
     }
-    if let Kind::RotateAppend(prepared) = &mut list.operations[prepare].kind {
+    if let Kind::RopeAppend(prepared) = &mut list.operations[prepare].kind {
         prepared.kv_source = KvSource::KeysValuesAndGates;
     }
     let operation = &mut list.operations[attend];
@@ -62,7 +62,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let (heads, of_gates) = if attends(list.definition(one)?) { (one, other) } else { (other, one) };
     let (attend, gates) = (alone(&heads).filter(|place| attends(*place))?, alone(&of_gates)?);
     let prepare = alone(list.operations[attend].inputs.first()?)?;
-    let Kind::RotateAppend(prepared) = &list.operations[prepare].kind else { return None };
+    let Kind::RopeAppend(prepared) = &list.operations[prepare].kind else { return None };
     let merged = alone(list.operations[prepare].inputs.first()?)?;
     let (queries, opened) = (plain(list, merged)?, plain(list, gates)?);
     let (first, gate) = (queries.parts[0], opened.parts[0]);

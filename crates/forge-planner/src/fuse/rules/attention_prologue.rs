@@ -7,7 +7,7 @@
 //! appended keys and values. Preconditions: one row per pass (two rows of one slot would read each other's
 //! keys), the prepared heads fit in threadgroup memory, and only attention reads them.
 
-use crate::fuse::list::{Fused, Kind, KvSource, RotateAppend};
+use crate::fuse::list::{Fused, Kind, KvSource, RopeAppend};
 use crate::fuse::rules::trace_qkv::{Queries, queries};
 use forge_ir::Body;
 
@@ -18,7 +18,7 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
 fn prepare_row(list: &mut Fused, body: &Body) -> bool {
     let fits = |place: &usize| {
         let [prepare, attend] = &list.operations[*place..*place + 2] else { return false };
-        let (Kind::RotateAppend(prepared), Kind::Attend(_)) = (&prepare.kind, &attend.kind) else {
+        let (Kind::RopeAppend(prepared), Kind::Attend(_)) = (&prepare.kind, &attend.kind) else {
             return false;
         };
         let Some(state) = body.cache(prepared.cache) else { return false };
@@ -29,7 +29,7 @@ fn prepare_row(list: &mut Fused, body: &Body) -> bool {
     let prepare = list.operations.remove(place);
     let attend = &mut list.operations[place];
     attend.inputs.splice(..1, prepare.inputs);
-    if let (Kind::RotateAppend(prepared), Kind::Attend(attend)) = (prepare.kind, &mut attend.kind) {
+    if let (Kind::RopeAppend(prepared), Kind::Attend(attend)) = (prepare.kind, &mut attend.kind) {
         attend.prologue = Some(prepared);
     }
     true
@@ -53,7 +53,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
     if let Kind::Attend(attend) = &mut operation.kind {
         let (query_heads, cache) = (attend.query_heads, attend.cache);
         let kv_source = KvSource::Nothing;
-        attend.prologue = Some(RotateAppend { query_heads, kv_source, norm, rotation, cache });
+        attend.prologue = Some(RopeAppend { query_heads, kv_source, norm, rotation, cache });
     }
     list.operations.retain(|operation| !between.contains(&operation.output));
     true

@@ -36,9 +36,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let [latent, key] = append.inputs[..] else { return None };
     let only = |value| list.definition_for_one(value);
     let rope = |value: Value| match &list.operations[only(value)?] {
-        Operation { kind: Kind::Rotate { heads, rotation }, inputs, .. } => {
-            Some((*heads, rotation, inputs[0]))
-        }
+        Operation { kind: Kind::Rope { heads, rotation }, inputs, .. } => Some((*heads, rotation, inputs[0])),
         _ => None,
     };
     let ((heads, rotation, from_query), (1, of_key, from_key)) = (rope(*query)?, rope(key)?) else {
@@ -59,14 +57,18 @@ pub(crate) mod tests {
     use super::*;
     use crate::fuse::list::{LatentAttend, PerHeadLinear};
     use crate::fuse::rules::tests::{list, projection, text};
-    use forge_ir::{Pairing, ParamId, Rotation};
+    use forge_ir::{Pairing, ParamId, RopeParameters};
 
     /// MLA with 2 heads: 3 channels without RoPE, 2 with RoPE, values of 3, latents of 5. Queries are
     /// projected from the input, or from query latents of 4.
     pub(crate) fn mixer(of_latents: bool) -> Fused {
-        let rotation =
-            Rotation { frequencies: vec![1.0].into(), pairing: Pairing::Half, magnitude: 1.0, long: None };
-        let rotate = |heads| Kind::Rotate { heads, rotation: rotation.clone() };
+        let rotation = RopeParameters {
+            frequencies: vec![1.0].into(),
+            pairing: Pairing::Half,
+            magnitude: 1.0,
+            long: None,
+        };
+        let rotate = |heads| Kind::Rope { heads, rotation: rotation.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
         let each = |weight, transposed| {
             Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
@@ -120,7 +122,7 @@ pub(crate) mod tests {
     fn other_rotations_norms_and_readers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 4] = [
             &|list| {
-                if let Kind::Rotate { rotation, .. } = &mut list.operations[6].kind {
+                if let Kind::Rope { rotation, .. } = &mut list.operations[6].kind {
                     rotation.magnitude = 2.0;
                 }
             },

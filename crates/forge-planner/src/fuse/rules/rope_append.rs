@@ -5,14 +5,14 @@
 //! computed from the keys' columns. Queries and keys have the same RoPE or none, and per-head norms with the
 //! same epsilon or none. Values are normalized, without a gain, only if queries and keys are.
 
-use crate::fuse::list::{Fused, Kind, Operation, RotateAppend, Value};
+use crate::fuse::list::{Fused, Kind, Operation, RopeAppend, Value};
 use crate::fuse::rules::trace_qkv::heads;
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
     let Some(fit) = fit else { return false };
     let rotated = list.new_value(fit.query_width);
-    let kind = Kind::RotateAppend(fit.prepare);
+    let kind = Kind::RopeAppend(fit.prepare);
     list.operations[fit.place] =
         Operation { name: "rotate_append".to_owned(), kind, inputs: vec![fit.all], output: rotated };
     list.operations[fit.place + 1].inputs = vec![rotated];
@@ -24,7 +24,7 @@ struct Fit {
     place: usize,
     all: Value,
     query_width: usize,
-    prepare: RotateAppend,
+    prepare: RopeAppend,
     gone: Vec<Value>,
 }
 
@@ -53,7 +53,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         }
         next += list.widths[source.0];
     }
-    let prepare = RotateAppend {
+    let prepare = RopeAppend {
         query_heads: attend.query_heads,
         kv_source: found.kv_source,
         norm: found.norm,

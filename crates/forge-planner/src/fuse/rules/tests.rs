@@ -3,7 +3,7 @@
 use crate::formats::Formats;
 use crate::fuse::list::{
     Attend, CombineInput, Convolve, Epilogue, ExpertsInner, ExpertsSum, Function, Fused, FusedRouting, Gain,
-    Kind, KvSource, Linear, Operation, RotateAppend, UnaryOp, Value,
+    Kind, KvSource, Linear, Operation, RopeAppend, UnaryOp, Value,
 };
 use crate::fuse::rules::{Fusion, Lists};
 use crate::options::{Options, Quant};
@@ -11,7 +11,7 @@ use forge_ir::{
     Apply, Body, BodyId, Cache, Draft, Graph, Model, Node, Op, Param, ParamId, ParamKind, Routing,
     SpecialTokens, State, ValueId, Weight, WeightId,
 };
-use forge_ops::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
+use forge_ops::{Activation, Format, Gating, Groups, Pairing, RopeParameters, Scores};
 use std::collections::BTreeSet;
 
 /// A router of 4 experts with top-2 routing, and the experts, of width 6.
@@ -117,9 +117,13 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         Kind::Linear(Linear::plain(ParamId(index), bias))
     };
     let rotate = |heads, magnitude| {
-        let rotation =
-            Rotation { frequencies: vec![1.0, 0.1].into(), pairing: Pairing::Half, magnitude, long: None };
-        Kind::Rotate { heads, rotation }
+        let rotation = RopeParameters {
+            frequencies: vec![1.0, 0.1].into(),
+            pairing: Pairing::Half,
+            magnitude,
+            long: None,
+        };
+        Kind::Rope { heads, rotation }
     };
     let attend = Kind::Attend(Attend {
         query_heads: 2,
@@ -176,7 +180,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
 /// The same attention without RoPE.
 pub(crate) fn without_rope(what: &Attention) -> Fused {
     let mut list = attention(what);
-    let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
+    let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rope { .. });
     while let Some(place) = list.operations.iter().position(is_rotation) {
         let rotate = list.operations.remove(place);
         let inputs = list.operations.iter_mut().flat_map(|operation| &mut operation.inputs);
@@ -354,9 +358,9 @@ fn what(kind: &Kind) -> String {
             text
         }
         Kind::Slice { first } => format!("slice {first}"),
-        Kind::Rotate { .. } => "rotate".to_owned(),
+        Kind::Rope { .. } => "rotate".to_owned(),
         Kind::Append { .. } => "append".to_owned(),
-        Kind::RotateAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
+        Kind::RopeAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
         Kind::Attend(attend) => {
             let gated = if attend.gated { " gated" } else { "" };
             match &attend.prologue {
@@ -420,7 +424,7 @@ fn shared(choice: &FusedRouting) -> String {
 }
 
 /// What is not usual of the preparation of a row.
-fn prepared(prepare: &RotateAppend) -> String {
+fn prepared(prepare: &RopeAppend) -> String {
     let kv_source = match prepare.kv_source {
         KvSource::KeysAndValues => "",
         KvSource::KeysValuesAndGates => " with gates",

@@ -2,7 +2,7 @@
 
 use crate::fuse::list::{Attend, Fused, HeadNorm, Kind, KvSource, Value};
 use forge_ir::ParamId;
-use forge_ops::Rotation;
+use forge_ops::RopeParameters;
 
 /// An attention whose queries and keys have the same RoPE or none, and the same QK-norm or none. Values are
 /// unchanged, or normalized without a gain.
@@ -15,7 +15,7 @@ pub(crate) struct Heads {
     /// What `sources` contains besides queries.
     pub(crate) kv_source: KvSource,
     /// RoPE of queries and keys.
-    pub(crate) rotation: Rotation,
+    pub(crate) rotation: RopeParameters,
     /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
     /// Intermediate values between the sources and the attention, without other readers.
@@ -68,7 +68,7 @@ pub(crate) struct Queries {
     /// The queries before RoPE and norm.
     pub(crate) source: Value,
     /// RoPE.
-    pub(crate) rotation: Rotation,
+    pub(crate) rotation: RopeParameters,
     /// Norm of the heads.
     pub(crate) norm: Option<HeadNorm>,
     /// Intermediate values, without other readers.
@@ -87,13 +87,13 @@ pub(crate) fn queries(list: &Fused, value: Value, heads: usize) -> Option<Querie
 struct Traced<'a> {
     source: Value,
     heads: usize,
-    rotation: Option<&'a Rotation>,
+    rotation: Option<&'a RopeParameters>,
     norm: Option<Normed>,
 }
 
 impl Traced<'_> {
-    fn rotation(&self) -> Rotation {
-        self.rotation.cloned().unwrap_or_else(Rotation::none)
+    fn rotation(&self) -> RopeParameters {
+        self.rotation.cloned().unwrap_or_else(RopeParameters::none)
     }
 
     /// Kernels compute the mean of squares before RoPE. RoPE preserves a head's length unless its magnitude
@@ -124,7 +124,7 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     let after = norm_of_heads(list, value, true);
     let rotated = after.map_or(value, |(_, input, _)| input);
     let rotate = list.definition(rotated).map(|place| &list.operations[place]);
-    let Some((rotate, Kind::Rotate { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
+    let Some((rotate, Kind::Rope { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
     else {
         // Heads without RoPE have a norm at most.
         let skipped = after.map(|_| value);

@@ -1,6 +1,6 @@
 //! Steps of attention: RoPE, KV append, attention, and combining KV splits.
 
-use crate::fuse::list::{Attend, Fused, HeadNorm, KvSource, Operation, RotateAppend};
+use crate::fuse::list::{Attend, Fused, HeadNorm, KvSource, Operation, RopeAppend};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::Schedule;
@@ -47,14 +47,14 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        prepare: &RotateAppend,
+        prepare: &RopeAppend,
         from: usize,
     ) {
         let Some(state) = self.state(draft, prepare.cache) else { return };
         let width = list.widths[operation.output.0];
         let to = self.scratch("q", width, RowsOf::Row);
         draft.buffers.insert(operation.output, to);
-        let spec = Spec::RotateAppend(forge_ops::RotateAppend {
+        let spec = Spec::RopeAppend(forge_ops::RopeAppend {
             query_heads: prepare.query_heads,
             key_heads: state.heads,
             width: state.width,
@@ -204,7 +204,7 @@ impl Select<'_> {
     }
 }
 
-fn head_norm(prepare: &RotateAppend) -> Option<forge_ops::HeadNorm> {
+fn head_norm(prepare: &RopeAppend) -> Option<forge_ops::HeadNorm> {
     prepare.norm.map(|HeadNorm { epsilon, after_rope, values, .. }| forge_ops::HeadNorm {
         epsilon,
         after_rope,
@@ -213,7 +213,7 @@ fn head_norm(prepare: &RotateAppend) -> Option<forge_ops::HeadNorm> {
 }
 
 /// Text for what is appended to the KV cache.
-fn appended(prepare: &RotateAppend) -> String {
+fn appended(prepare: &RopeAppend) -> String {
     let value = if prepare.kv_source == KvSource::Keys { "the projection of k as v" } else { "v" };
     let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normalized" } else { "" };
     format!("append k and {value}{normed}")

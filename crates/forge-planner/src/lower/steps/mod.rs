@@ -38,10 +38,10 @@ impl Select<'_> {
             Kind::Slice { .. } => {
                 draft.buffers.insert(operation.output, from);
             }
-            Kind::Rotate { heads, rotation } => {
+            Kind::Rope { heads, rotation } => {
                 let width = list.widths[operation.output.0];
                 let to = self.target(draft, list, operation, &operation.name);
-                let spec = Spec::Rotate(forge_ops::Rotate {
+                let spec = Spec::Rope(forge_ops::Rope {
                     heads: *heads,
                     width: width / heads,
                     rotation: rotation.clone(),
@@ -60,7 +60,7 @@ impl Select<'_> {
                 );
             }
             Kind::Append { cache } => self.append(draft, operation, *cache),
-            Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
+            Kind::RopeAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
             Kind::PerHeadLinear(each) => self.per_head_linear(draft, list, operation, each),
             Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),

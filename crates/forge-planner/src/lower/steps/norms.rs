@@ -61,7 +61,7 @@ impl Select<'_> {
         // is another. They need separate buffers.
         let is_for_attention = list
             .readers(operation.output)
-            .any(|reader| matches!(reader.kind, Kind::Rotate { .. } | Kind::Append { .. } | Kind::Attend(_)));
+            .any(|reader| matches!(reader.kind, Kind::Rope { .. } | Kind::Append { .. } | Kind::Attend(_)));
         let is_alone = !is_for_attention && !another_is_needed(list, operation);
         let to = match (draft.place, parts) {
             (Place::Epilogue, _) => self.target(draft, list, operation, "final_normed"),

@@ -5,22 +5,22 @@ use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::Rotate;
+use forge_ops::Rope;
 
 /// Runs this thread's part.
-pub fn rotate(call: &KernelArgs<'_>, shape: &Rotate) {
+pub fn rotate(call: &KernelArgs<'_>, shape: &Rope) {
     call.level().run(Heads { call, shape });
 }
 
 struct Heads<'a> {
     call: &'a KernelArgs<'a>,
-    shape: &'a Rotate,
+    shape: &'a Rope,
 }
 
 impl Task for Heads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Rotate { heads, width, ref rotation } = *self.shape;
+        let Rope { heads, width, ref rotation } = *self.shape;
         let rows = self.call.scalar(0);
         let context = if rotation.long.is_some() { self.call.scalar(1) } else { 0 };
         let x = self.call.input::<f32>("x", rows * heads * width);

@@ -12,12 +12,12 @@ use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::{Format, RotateAppend};
+use forge_ops::{Format, RopeAppend};
 use half::f16;
 use std::marker::PhantomData;
 
 /// Runs this thread's part.
-pub fn rotate_append(call: &KernelArgs<'_>, shape: &RotateAppend) {
+pub fn rotate_append(call: &KernelArgs<'_>, shape: &RopeAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
@@ -28,14 +28,14 @@ pub fn rotate_append(call: &KernelArgs<'_>, shape: &RotateAppend) {
 
 struct Rows<'a, C> {
     call: &'a KernelArgs<'a>,
-    shape: &'a RotateAppend,
+    shape: &'a RopeAppend,
     cache: PhantomData<C>,
 }
 
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RotateAppend { query_heads, key_heads, width, ring, kv_source, norm, ref rotation, .. } =
+        let RopeAppend { query_heads, key_heads, width, ring, kv_source, norm, ref rotation, .. } =
             *self.shape;
         let call = self.call;
         let rows = call.scalar(0);

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::{HeadNorm, LongContext, Pairing, Rotation};
+use forge_ops::{HeadNorm, LongContext, Pairing, RopeParameters};
 
 /// RoPE on the CPU.
 pub(crate) trait RopeTables {
@@ -23,7 +23,7 @@ pub(crate) trait RopeTables {
     unsafe fn rotate<S: Simd>(&self, head: &mut [f32], table: &[f32]);
 }
 
-impl RopeTables for Rotation {
+impl RopeTables for RopeParameters {
     fn table_len(&self) -> usize {
         2 * self.frequencies.len()
     }
@@ -153,7 +153,7 @@ pub(crate) unsafe fn prepare_value<'a, S: Simd>(
 pub(crate) unsafe fn prepare<S: Simd>(
     from: &[f32],
     norm_of_head: Option<(HeadNorm, &[f32])>,
-    rotation: &Rotation,
+    rotation: &RopeParameters,
     cos_sin: &[f32],
     to: &mut [f32],
 ) {

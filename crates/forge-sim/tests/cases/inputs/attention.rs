@@ -9,16 +9,16 @@ impl Writer {
     /// The contents of a buffer of an attention kernel.
     pub(super) fn of_attention(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         match (spec, name) {
-            (Spec::RotateAppend(it), "qkv") => {
+            (Spec::RopeAppend(it), "qkv") => {
                 self.floats(rows * it.kv_source.row_heads(it.query_heads, it.key_heads) * it.width)
             }
-            (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
-            (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
+            (Spec::Rope(it), "x") => self.floats(rows * it.heads * it.width),
+            (Spec::Rope(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
             (Spec::Append(it), "key" | "value") => self.floats(rows * it.key_heads * it.width),
             (Spec::Append(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
-            (Spec::RotateAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
-            (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
+            (Spec::RopeAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
+            (Spec::RopeAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::RopeAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "q") => {
                 self.floats(rows * it.op.query_heads * it.op.width)
             }

@@ -42,9 +42,9 @@ impl Writer {
             | Spec::Argmax(_)
             | Spec::ArgmaxCombine(_)
             | Spec::Sample(_) => self.of_rows(spec, name, rows),
-            Spec::Rotate(_)
+            Spec::Rope(_)
             | Spec::Append(_)
-            | Spec::RotateAppend(_)
+            | Spec::RopeAppend(_)
             | Spec::AttendSplit(_)
             | Spec::AttendTiled(_)
             | Spec::AttendCombine(_)

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// How channels are rotated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Rotation {
+pub struct RopeParameters {
     /// Angle per position of each pair, in radians. Channels past `2 * frequencies.len()` are not rotated.
     pub frequencies: Cow<'static, [f32]>,
     /// Which two channels form a pair.
@@ -53,10 +53,10 @@ impl LongContext {
     }
 }
 
-impl Rotation {
+impl RopeParameters {
     /// No rotation.
-    pub fn none() -> Rotation {
-        Rotation {
+    pub fn none() -> RopeParameters {
+        RopeParameters {
             frequencies: Cow::Borrowed(&[]),
             pairing: Pairing::Interleaved,
             magnitude: 1.0,
