@@ -62,7 +62,7 @@ fn disabled_fusions_are_given_as_reasons() {
         (Fusion::FuseQkv, "key"),
         (Fusion::FuseRopeKvAppend, "rotated_key"),
         (Fusion::Residual, "stream"),
-        (Fusion::AttentionPrologue, "rotate_append"),
+        (Fusion::AttentionPrologue, "rope_append"),
         (Fusion::DeferredNorm, "attention_norm"),
     ] {
         let plan = planned(&graph, &[fusion]);

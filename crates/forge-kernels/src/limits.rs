@@ -52,7 +52,7 @@ const KEYWORDS: [&str; 24] = [
     "void",
 ];
 
-/// Whether decode attention can prepare its own queries and key; otherwise `rotate_append` does.
+/// Whether decode attention can prepare its own queries and key; otherwise `rope_append` does.
 pub fn prologue_fits(query_heads: usize, key_heads: usize, width: usize) -> bool {
     queries_fit(query_heads / key_heads, width)
 }
@@ -133,7 +133,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.attend_knobs(attend, alone)?;
             let Some(prologue) = &attend.op.prologue else { return Ok(()) };
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
-                "1: use rotate_append".to_owned()
+                "1: use rope_append".to_owned()
             })?;
             limits.head_norm(prologue.norm, &prologue.rotation)?;
             limits.rotation(&prologue.rotation, attend.op.width)?;
@@ -142,7 +142,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 "the number of query heads that are prepared at once",
                 group,
                 queries_fit(group, attend.op.width),
-                || "small enough to fit in 8 KiB: use rotate_append".to_owned(),
+                || "small enough to fit in 8 KiB: use rope_append".to_owned(),
             )
         }
         Spec::AttendCombine(combine) => {

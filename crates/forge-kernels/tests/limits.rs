@@ -189,14 +189,14 @@ fn rejects_impossible_attention() {
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     invalid kernel name `rope`: use letters, digits and underscores, and no C++ keyword or support function
-    kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rotate_append
+    kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rope_append
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: the number of KV heads of a row is 0, and must be that of the cache: use `rotate` for queries only
     kernel `a`: the window is 0, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
     kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
     kernel `a`: the cap is 0; leave the kernel out of the plan
-    kernel `a`: the number of rows that are prepared at once is 8, and must be 1: use rotate_append
+    kernel `a`: the number of rows that are prepared at once is 8, and must be 1: use rope_append
     kernel `a`: the cap is NaN: it has to be finite; check the configuration
     kernel `a`: the number of parts is 0; leave the kernel out of the plan
     kernel `a`: unsupported KV cache format bf16: use f32, f16 or q8_0

@@ -169,9 +169,9 @@ fn attention() {
     let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
     let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
-    snapshot("rotate_append", Spec::RopeAppend(interleaved));
-    snapshot("rotate_append_part", Spec::RopeAppend(part.clone()));
-    snapshot("rotate_append_norm", Spec::RopeAppend(RopeAppend { norm, ..part.clone() }));
+    snapshot("rope_append", Spec::RopeAppend(interleaved));
+    snapshot("rope_append_part", Spec::RopeAppend(part.clone()));
+    snapshot("rope_append_norm", Spec::RopeAppend(RopeAppend { norm, ..part.clone() }));
     snapshot("rotate", Spec::Rope(Rope { heads: 4, width: 20, rotation: part.rotation.clone() }));
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::attend(16, 8, 128, cache);
@@ -181,7 +181,7 @@ fn attention() {
     snapshot("attend_combine_gated", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 4, gates }));
     let rotation = RopeParameters::none();
     let still = RopeAppend { rotation, ..part.clone() };
-    snapshot("rotate_append_still", Spec::RopeAppend(still));
+    snapshot("rope_append_still", Spec::RopeAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: true });
     let keys = RopeAppend { norm, kv_source: KvSource::Keys, ..part };
     let of_keys = |kv_source| {
@@ -190,7 +190,7 @@ fn attention() {
     };
     snapshot("attend_split_keys", of_keys(KvSource::Keys));
     snapshot("attend_split_queries", of_keys(KvSource::Nothing));
-    snapshot("rotate_append_keys", Spec::RopeAppend(keys));
+    snapshot("rope_append_keys", Spec::RopeAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
     snapshot("attend_split_mma", common::few_on_a_card(common::attend(32, 8, 128, cache)));
     let odd = common::attend(10, 2, 6, Format::F32).with_op(|op| Attend {
@@ -230,7 +230,7 @@ fn rings() {
     let (cache, window, ring) = (Format::F16, Some(40), Some(320));
     snapshot("append_ring", Spec::Append(Append { key_heads: 8, width: 128, cache, ring }));
     let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
-    snapshot("rotate_append_ring", Spec::RopeAppend(RopeAppend { ring, ..rotate.clone() }));
+    snapshot("rope_append_ring", Spec::RopeAppend(RopeAppend { ring, ..rotate.clone() }));
     let prologue = Some(common::prologue(&rotate));
     let split = common::attend(4, 2, 32, cache).with_op(|op| Attend { prologue, window, ring, ..op });
     snapshot("attend_split_ring", Spec::AttendSplit(split));
@@ -243,7 +243,7 @@ fn codes() {
     let cache = Format::Q8_0;
     snapshot("append_q8_0", Spec::Append(Append { key_heads: 3, width: 32, cache, ring: None }));
     let rotate = common::rotate(4, 2, 128, cache, 64, Pairing::Half);
-    snapshot("rotate_append_q8_0", Spec::RopeAppend(rotate.clone()));
+    snapshot("rope_append_q8_0", Spec::RopeAppend(rotate.clone()));
     let prologue = Some(common::prologue(&rotate));
     snapshot(
         "attend_split_q8_0",

@@ -92,7 +92,7 @@ operations! {
     /// Appends keys and values to the KV cache.
     Attention Append("append");
     /// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.
-    Attention RopeAppend("rotate_append");
+    Attention RopeAppend("rope_append");
     /// Attention over the KV cache.
     Attention Attend("attend");
     /// Combines the KV splits of attention.

@@ -14,8 +14,8 @@ pub static ALL: &[&Kernel] = &[
     &NORM,
     &FINAL_NORM,
     &QKV,
-    &ROTATE_APPEND,
-    &ROTATE_APPEND_RING,
+    &ROPE_APPEND,
+    &ROPE_APPEND_RING,
     &ATTEND_SPLIT,
     &ATTEND_SPLIT_RING,
     &ATTEND_JOIN,
@@ -138,7 +138,7 @@ linear!(head, HEAD, Q8_0, 50, 40, Epilogue::Store);
 
 pub const FREQUENCIES: [f32; 5] = [1.0, 0.158_489_3, 0.025_118_864, 0.003_981_071_7, 0.000_630_957_36];
 
-macro_rules! rotate_append {
+macro_rules! rope_append {
     ($kernel:ident, $name:literal, $ring:expr) => {
         pub static $kernel: Kernel = Kernel {
             name: $name,
@@ -147,7 +147,7 @@ macro_rules! rotate_append {
             strips: None,
             cost: KernelCost::NONE,
             cpu: |call| {
-                cpu::rotate_append(
+                cpu::rope_append(
                     call,
                     &ops::RopeAppend {
                         query_heads: 4,
@@ -170,10 +170,10 @@ macro_rules! rotate_append {
     };
 }
 
-rotate_append!(ROTATE_APPEND, "rotate_append", None);
-rotate_append!(ROTATE_APPEND_RING, "rotate_append_ring", Some(RING));
+rope_append!(ROPE_APPEND, "rope_append", None);
+rope_append!(ROPE_APPEND_RING, "rope_append_ring", Some(RING));
 
-pub fn rotate_append(
+pub fn rope_append(
     pass: &mut dyn Pass,
     qkv: Span<f32>,
     slots: Span<u32>,
@@ -186,8 +186,8 @@ pub fn rotate_append(
 ) {
     let bindings = [qkv.read(), slots.read(), positions.read(), q.write(), keys.write(), values.write()];
     match is_ring {
-        false => pass.dispatch(&ROTATE_APPEND, &bindings, &[rows, context], [rows, 1, 1]),
-        true => pass.dispatch(&ROTATE_APPEND_RING, &bindings, &[rows, context, capacity], [rows, 1, 1]),
+        false => pass.dispatch(&ROPE_APPEND, &bindings, &[rows, context], [rows, 1, 1]),
+        true => pass.dispatch(&ROPE_APPEND_RING, &bindings, &[rows, context, capacity], [rows, 1, 1]),
     }
 }
 

@@ -167,7 +167,7 @@ impl Tiny {
         pass.barrier();
         let Cache { keys, values, capacity } = *cache;
         let scalars = [rows, self.context, capacity];
-        kernels::rotate_append(pass, QKV, slots, positions, Q, keys, values, is_ring, scalars);
+        kernels::rope_append(pass, QKV, slots, positions, Q, keys, values, is_ring, scalars);
         pass.barrier();
         kernels::attend(pass, Q, keys, values, slots, positions, PARTIALS, HEADS, is_ring, scalars);
         pass.barrier();

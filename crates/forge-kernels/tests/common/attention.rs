@@ -42,7 +42,7 @@ pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
     Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }))
 }
 
-/// Attention with a fused `rotate_append`.
+/// Attention with a fused `rope_append`.
 pub(crate) fn prologue(rotate: &RopeAppend) -> Prologue {
     let RopeAppend { kv_source, norm, ref rotation, .. } = *rotate;
     Prologue { kv_source, norm, rotation: rotation.clone() }

@@ -32,7 +32,7 @@ pub use crate::cpu::attention::kv_append::append;
 #[cfg(feature = "attention")]
 pub use crate::cpu::attention::rope::rotate;
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::rope_append::rotate_append;
+pub use crate::cpu::attention::rope_append::rope_append;
 
 pub use crate::cpu::device::cpu_device::CpuDevice;
 pub use crate::cpu::device::kernel_args::{KernelArgs, Output};

@@ -106,7 +106,7 @@ pub(crate) fn raw(
 
 #[test]
 fn rope_append_normalizes_rotates_and_appends() {
-    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rope_append);
     let mut random = Random(5);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     let norm_after_rope = Some(HeadNorm { epsilon: 1e-6, after_rope: true, values: false });
@@ -165,7 +165,7 @@ fn rope_append_normalizes_rotates_and_appends() {
             Argument::Output(cache_bytes(&before, cache)),
             Argument::Output(cache_bytes(&before, cache)),
         ]);
-        let kernel = kernel("rotate_append", buffers, run);
+        let kernel = kernel("rope_append", buffers, run);
         *SHAPE.write().unwrap() = Some(shape.clone());
         let queries = of_size(raw.queries, if norm.is_some() { 10.0 } else { 3.0 });
         each_level(|level, threads| {

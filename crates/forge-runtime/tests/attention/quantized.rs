@@ -41,7 +41,7 @@ fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
 
 #[test]
 fn quantization_matches_f32_rounding() {
-    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rope_append);
     let mut random = Random(31);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
@@ -60,7 +60,7 @@ fn quantization_matches_f32_rounding() {
             Argument::Words((0..rows as u32).map(|row| row + 40).collect()),
             Argument::Output(NAN.repeat(rows * 2 * HEADS * width)),
         ]);
-        let kernel = kernel("rotate_append", buffers, run);
+        let kernel = kernel("rope_append", buffers, run);
         let shape = |cache| ops::RopeAppend {
             query_heads: 2 * HEADS,
             key_heads: HEADS,

@@ -79,9 +79,9 @@ fn attention_over_a_ring_is_exact() {
 
 #[test]
 fn ring_appends_wrap_around() {
-    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rotate_append);
+    kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rope_append);
     let mut random = Random(22);
-    let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
+    let kernel = kernel("rope_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
     for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
         let element = if cache == Format::F16 { 2 } else { 4 };
         let qkv = random.numbers(rows * 4 * HEADS * WIDTH);

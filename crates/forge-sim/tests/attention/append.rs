@@ -47,7 +47,7 @@ fn appends_keys_and_values_unchanged() {
         let Shape { key_heads, width, cache, ring, .. } = *shape;
         Spec::Append(Append { key_heads, width, cache, ring })
     };
-    let kernels = Kernels::of(shapes.iter().flat_map(|shape| [append(shape), shape.rotate_append()]));
+    let kernels = Kernels::of(shapes.iter().flat_map(|shape| [append(shape), shape.rope_append()]));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);
     let rows = batch.rows();
     for (index, shape) in shapes.iter().enumerate() {
@@ -113,7 +113,7 @@ fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
     let plain = |shape: &Shape| Shape { cache: Format::F32, ..shape.clone() };
     let specs = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;
-        [Spec::Append(Append { key_heads, width, cache, ring }), shape.rotate_append()]
+        [Spec::Append(Append { key_heads, width, cache, ring }), shape.rope_append()]
     };
     let kernels = Kernels::of(coded.iter().flat_map(|shape| [specs(shape), specs(&plain(shape))].concat()));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 7)]);

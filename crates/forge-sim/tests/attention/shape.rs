@@ -90,7 +90,7 @@ impl Shape {
         Spec::AttendCombine(AttendCombine { query_heads, width, gates: self.gates() })
     }
 
-    pub(crate) fn rotate_append(&self) -> Spec {
+    pub(crate) fn rope_append(&self) -> Spec {
         let Shape { query_heads, key_heads, width, cache, ring, kv_source, norm, .. } = *self;
         let rotation = self.rotation.clone();
         Spec::RopeAppend(RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation })

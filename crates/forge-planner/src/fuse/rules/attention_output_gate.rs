@@ -1,7 +1,7 @@
 //! `attend(q) · sigmoid(G x) = attend'(q, [...; G] x)`: attention multiplies its output by the sigmoid of
 //! gates, which are projected together with queries, keys and values.
 //!
-//! Preconditions: queries, keys and values are one projection that only `rotate_append` reads; gates are a
+//! Preconditions: queries, keys and values are one projection that only `rope_append` reads; gates are a
 //! projection of the same value in the same format, with a bias if that one has a bias; and nothing else
 //! reads the gates or the ungated output.
 
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(
             text(&list),
             "%11 qkv_gates = linear 0+1+2+6 Rows(%0)\n\
-             %12 rotate_append = rotate_append with gates(%11)\n\
+             %12 rope_append = rope_append with gates(%11)\n\
              %10 heads = attend gated(%12, %11)\n"
         );
         assert_eq!(list.widths[11], 24);

@@ -1,4 +1,4 @@
-//! `attend(rotate_append(qkv)) = attend'(qkv)` and `attend(rotate(norm(q))) = attend'(q)`: decode attention
+//! `attend(rope_append(qkv)) = attend'(qkv)` and `attend(rotate(norm(q))) = attend'(q)`: decode attention
 //! applies RoPE and QK-norm to its own query, and to key and value if they are in the same buffer.
 //!
 //! Each threadgroup rotates the query heads that it processes, which is cheap. The threadgroup with the end

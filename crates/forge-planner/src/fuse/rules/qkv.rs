@@ -3,7 +3,7 @@
 //!
 //! The input is read once, and one dispatch fills the GPU where three small ones would not. Preconditions:
 //! they belong to one attention, are plain projections of one value, used nowhere else, in one format, and
-//! all or none have a bias. Also, `rotate_append` can read them as adjacent columns; no other kernel reads
+//! all or none have a bias. Also, `rope_append` can read them as adjacent columns; no other kernel reads
 //! columns of a wider row.
 
 use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};

@@ -14,7 +14,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let rotated = list.new_value(fit.query_width);
     let kind = Kind::RopeAppend(fit.prepare);
     list.operations[fit.place] =
-        Operation { name: "rotate_append".to_owned(), kind, inputs: vec![fit.all], output: rotated };
+        Operation { name: "rope_append".to_owned(), kind, inputs: vec![fit.all], output: rotated };
     list.operations[fit.place + 1].inputs = vec![rotated];
     list.operations.retain(|operation| !fit.gone.contains(&operation.output));
     true
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(
             text(&list),
             "%8 qkv = linear 0+1+2 Rows(%0)\n\
-             %9 rotate_append = rotate_append(%8)\n\
+             %9 rope_append = rope_append(%8)\n\
              %6 heads = attend(%9)\n"
         );
     }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(
             text(&list),
             "%10 qkv = linear 0+1+2 Rows(%0)\n\
-             %11 rotate_append = rotate_append norm(%10)\n\
+             %11 rope_append = rope_append norm(%10)\n\
              %6 heads = attend(%11)\n"
         );
     }
@@ -108,13 +108,13 @@ mod tests {
         assert_eq!(
             values(Values::Normed { parts: 1, epsilon: 1e-6 }),
             "%11 qkv = linear 0+1+2 Rows(%0)\n\
-             %12 rotate_append = rotate_append norm values(%11)\n\
+             %12 rope_append = rope_append norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );
         assert_eq!(
             values(Values::OfKeys),
             "%11 qk = linear 0+1 Rows(%0)\n\
-             %12 rotate_append = rotate_append of keys norm values(%11)\n\
+             %12 rope_append = rope_append of keys norm values(%11)\n\
              %6 heads = attend(%12)\n"
         );
     }

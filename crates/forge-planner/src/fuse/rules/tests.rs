@@ -360,7 +360,7 @@ fn what(kind: &Kind) -> String {
         Kind::Slice { first } => format!("slice {first}"),
         Kind::Rope { .. } => "rotate".to_owned(),
         Kind::Append { .. } => "append".to_owned(),
-        Kind::RopeAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
+        Kind::RopeAppend(prepare) => format!("rope_append{}", prepared(prepare)),
         Kind::Attend(attend) => {
             let gated = if attend.gated { " gated" } else { "" };
             match &attend.prologue {

@@ -42,7 +42,7 @@ impl Select<'_> {
         );
     }
 
-    pub(crate) fn rotate_append(
+    pub(crate) fn rope_append(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
@@ -75,7 +75,7 @@ impl Select<'_> {
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normalized " } else { "" };
         let values = if prepare.kv_source == KvSource::Keys { "keys as values" } else { "values" };
         let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
-        let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
+        let function = self.function("rope_append", &general, &[(draft.regimes(), spec)]);
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
         arguments.extend(self.head_gains(draft, prepare.norm));
         arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);

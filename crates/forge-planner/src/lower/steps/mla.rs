@@ -130,7 +130,7 @@ impl Select<'_> {
             Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: Some(prepare) });
         let general =
             "q_rope = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
-        let function = self.function("latent_rotate_append", general, &[(draft.regimes(), spec)]);
+        let function = self.function("latent_rope_append", general, &[(draft.regimes(), spec)]);
         arguments.extend([SLOTS, POSITIONS, ("q_rope", Operand::Scratch(to)), LATENTS]);
         let formula =
             "Apply RoPE to queries and key, normalize the latent; append latent and key to the cache.";

@@ -60,7 +60,7 @@ impl Select<'_> {
                 );
             }
             Kind::Append { cache } => self.append(draft, operation, *cache),
-            Kind::RopeAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
+            Kind::RopeAppend(prepare) => self.rope_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
             Kind::PerHeadLinear(each) => self.per_head_linear(draft, list, operation, each),
             Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),

@@ -17,7 +17,7 @@ use half::f16;
 use std::marker::PhantomData;
 
 /// Runs this thread's part.
-pub fn rotate_append(call: &KernelArgs<'_>, shape: &RopeAppend) {
+pub fn rope_append(call: &KernelArgs<'_>, shape: &RopeAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
