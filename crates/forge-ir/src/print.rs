@@ -153,7 +153,7 @@ fn expression(body: &Body, node: &Node) -> String {
                 }
             });
             format!(
-                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",
+                "rope({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",
                 first.unwrap_or(&0.0),
                 last.unwrap_or(&0.0),
                 rotation.magnitude

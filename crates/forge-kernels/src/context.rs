@@ -70,9 +70,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
         Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
         Spec::Linear(linear) => value(LinearContext::of(base, linear)),
-        Spec::Rope(rotate) => value(RopeContext::of(base, rotate)),
+        Spec::Rope(rope) => value(RopeContext::of(base, rope)),
         Spec::Append(append) => value(AppendContext::of(base, append)),
-        Spec::RopeAppend(rotate) => value(RopeAppendContext::of(base, rotate)),
+        Spec::RopeAppend(rope) => value(RopeAppendContext::of(base, rope)),
         Spec::AttendSplit(attend) => value(SplitContext::of(base, attend)),
         Spec::AttendCombine(combine) => value(CombineContext::of(base, combine)),
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {

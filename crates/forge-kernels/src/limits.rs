@@ -101,28 +101,28 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Linear(linear) => limits.linear(linear),
-        Spec::Rope(rotate) => {
-            limits.heads(rotate.heads, rotate.heads, rotate.width)?;
-            limits.positive("the number of rotated pairs", rotate.rotation.frequencies.len())?;
-            limits.rotation(&rotate.rotation, rotate.width)
+        Spec::Rope(rope) => {
+            limits.heads(rope.heads, rope.heads, rope.width)?;
+            limits.positive("the number of rotated pairs", rope.rotation.frequencies.len())?;
+            limits.rotation(&rope.rotation, rope.width)
         }
         Spec::Append(append) => {
             limits.heads(append.key_heads, append.key_heads, append.width)?;
             limits.cache(append.cache, append.width)?;
             limits.ring(append.ring, None)
         }
-        Spec::RopeAppend(rotate) => {
-            limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
-            limits.cache(rotate.cache, rotate.width)?;
-            limits.ring(rotate.ring, None)?;
+        Spec::RopeAppend(rope) => {
+            limits.heads(rope.query_heads, rope.key_heads, rope.width)?;
+            limits.cache(rope.cache, rope.width)?;
+            limits.ring(rope.ring, None)?;
             limits.holds(
                 "the number of KV heads of a row",
                 0,
-                rotate.kv_source != KvSource::Nothing,
-                || "that of the cache: use `rotate` for queries only".to_owned(),
+                rope.kv_source != KvSource::Nothing,
+                || "that of the cache: use `rope` for queries only".to_owned(),
             )?;
-            limits.head_norm(rotate.norm, &rotate.rotation)?;
-            limits.rotation(&rotate.rotation, rotate.width)
+            limits.head_norm(rope.norm, &rope.rotation)?;
+            limits.rotation(&rope.rotation, rope.width)
         }
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
             limits.heads(attend.op.query_heads, attend.op.key_heads, attend.op.width)?;

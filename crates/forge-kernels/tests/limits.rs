@@ -38,7 +38,7 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 #[test]
 fn rejects_impossible_sizes() {
     let mut rotations =
-        [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
+        [16, 4, 4, 4].map(|pairs| common::rope_append(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
     rotations[1].rotation = RopeParameters {
         long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }),
@@ -105,7 +105,7 @@ fn rejects_impossible_sizes() {
         rejection("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
-    .chain(rotations.map(|rotate| rejection("a", Spec::RopeAppend(rotate))));
+    .chain(rotations.map(|rope_append| rejection("a", Spec::RopeAppend(rope_append))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
     invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
@@ -134,30 +134,34 @@ fn rejects_impossible_sizes() {
 #[test]
 fn rejects_impossible_attention() {
     let split = |query_heads, width| common::attend(query_heads, 1, width, Format::F16);
-    let rotate =
-        |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
-    let with_prologue = |rotate: RopeAppend| {
-        let prologue = Some(common::prologue(&rotate));
-        Spec::AttendSplit(split(rotate.query_heads, rotate.width).with_op(|op| Attend { prologue, ..op }))
+    let rope_append = |query_heads, width| {
+        common::rope_append(query_heads, 1, width, Format::F16, width / 2, Pairing::Half)
+    };
+    let with_prologue = |rope_append: RopeAppend| {
+        let prologue = Some(common::prologue(&rope_append));
+        Spec::AttendSplit(
+            split(rope_append.query_heads, rope_append.width).with_op(|op| Attend { prologue, ..op }),
+        )
     };
     let norm = Some(HeadNorm { epsilon: f32::INFINITY, after_rope: false, values: false });
-    let mut too_many = rotate(1, 8).rotation;
+    let mut too_many = rope_append(1, 8).rotation;
     too_many.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
     let cases = [
-        rejection("rope", Spec::RopeAppend(rotate(2, 16))),
-        rejection("a", with_prologue(rotate(17, 128))),
-        rejection("a", with_prologue(RopeAppend { norm, ..rotate(2, 16) })),
-        rejection("a", Spec::RopeAppend(RopeAppend { norm, ..rotate(2, 16) })),
-        rejection("a", Spec::RopeAppend(RopeAppend { kv_source: KvSource::Nothing, ..rotate(2, 16) })),
+        rejection("rope", Spec::RopeAppend(rope_append(2, 16))),
+        rejection("a", with_prologue(rope_append(17, 128))),
+        rejection("a", with_prologue(RopeAppend { norm, ..rope_append(2, 16) })),
+        rejection("a", Spec::RopeAppend(RopeAppend { norm, ..rope_append(2, 16) })),
+        rejection("a", Spec::RopeAppend(RopeAppend { kv_source: KvSource::Nothing, ..rope_append(2, 16) })),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(0), ..op }))),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(1 << 32), ..op }))),
         rejection("a", Spec::AttendTiled(split(2, 16).with_op(|op| Attend { softcap: Some(0.0), ..op }))),
         rejection(
             "a",
             Spec::AttendTiled(
-                split(2, 16).with_op(|op| Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..op }),
+                split(2, 16)
+                    .with_op(|op| Attend { prologue: Some(common::prologue(&rope_append(2, 16))), ..op }),
             ),
         ),
         rejection(
@@ -192,7 +196,7 @@ fn rejects_impossible_attention() {
     kernel `a`: the number of query heads that are prepared at once is 17, and must be small enough to fit in 8 KiB: use rope_append
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
     kernel `a`: epsilon is inf: it has to be finite; check the configuration
-    kernel `a`: the number of KV heads of a row is 0, and must be that of the cache: use `rotate` for queries only
+    kernel `a`: the number of KV heads of a row is 0, and must be that of the cache: use `rope` for queries only
     kernel `a`: the window is 0, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
     kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, the range of positions: omit it for full attention
     kernel `a`: the cap is 0; leave the kernel out of the plan

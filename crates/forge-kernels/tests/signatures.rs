@@ -89,9 +89,9 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (names, if multiplies { "rows first" } else { "rows" }, grid)
         }
-        Spec::Rope(rotate) => {
-            let pairs = rotate.heads * rotate.width / 2;
-            let scalars = if rotate.rotation.long.is_some() { "rows context" } else { "rows" };
+        Spec::Rope(rope) => {
+            let pairs = rope.heads * rope.width / 2;
+            let scalars = if rope.rotation.long.is_some() { "rows context" } else { "rows" };
             (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Append(append) => {
@@ -104,16 +104,16 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(append.ring, "rows context capacity", "rows context");
             (buffers("key value slots positions *keys *values"), scalars, grid(groups, "rows", "1"))
         }
-        Spec::RopeAppend(rotate) => {
-            let heads = rotate.query_heads + 2 * rotate.key_heads;
-            let gains = if rotate.norm.is_some() { " query_gain key_gain" } else { "" };
+        Spec::RopeAppend(rope_append) => {
+            let heads = rope_append.query_heads + 2 * rope_append.key_heads;
+            let gains = if rope_append.norm.is_some() { " query_gain key_gain" } else { "" };
             // One simdgroup per head if heads are normed or quantized.
-            let groups = match rotate.norm.is_some() || rotate.cache == Format::Q8_0 {
+            let groups = match rope_append.norm.is_some() || rope_append.cache == Format::Q8_0 {
                 true => heads / [4, 2, 1].into_iter().find(|&n| heads % n == 0).unwrap_or(1),
-                false => (heads * rotate.width / 2).div_ceil(128),
+                false => (heads * rope_append.width / 2).div_ceil(128),
             };
             let names = buffers(&format!("qkv{gains} slots positions *q *keys *values"));
-            let scalars = with_ring(rotate.ring, "rows context capacity", "rows context");
+            let scalars = with_ring(rope_append.ring, "rows context capacity", "rows context");
             (names, scalars, grid(groups.to_string(), "rows", "1"))
         }
         Spec::AttendSplit(attend) => {

@@ -165,14 +165,14 @@ fn projections_of_more_rows() {
 #[test]
 fn attention() {
     let cache = Format::F16;
-    let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
-    let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
-    let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
+    let whole = common::rope_append(16, 8, 128, cache, 64, Pairing::Half);
+    let interleaved = common::rope_append(16, 8, 128, cache, 64, Pairing::Interleaved);
+    let part = common::rope_append(4, 2, 20, Format::F32, 4, Pairing::Half);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     snapshot("rope_append", Spec::RopeAppend(interleaved));
     snapshot("rope_append_part", Spec::RopeAppend(part.clone()));
     snapshot("rope_append_norm", Spec::RopeAppend(RopeAppend { norm, ..part.clone() }));
-    snapshot("rotate", Spec::Rope(Rope { heads: 4, width: 20, rotation: part.rotation.clone() }));
+    snapshot("rope_heads", Spec::Rope(Rope { heads: 4, width: 20, rotation: part.rotation.clone() }));
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RopeAppend { norm, ..whole }));
@@ -229,9 +229,9 @@ fn attention() {
 fn rings() {
     let (cache, window, ring) = (Format::F16, Some(40), Some(320));
     snapshot("append_ring", Spec::Append(Append { key_heads: 8, width: 128, cache, ring }));
-    let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
-    snapshot("rope_append_ring", Spec::RopeAppend(RopeAppend { ring, ..rotate.clone() }));
-    let prologue = Some(common::prologue(&rotate));
+    let rope_append = common::rope_append(4, 2, 32, cache, 16, Pairing::Half);
+    snapshot("rope_append_ring", Spec::RopeAppend(RopeAppend { ring, ..rope_append.clone() }));
+    let prologue = Some(common::prologue(&rope_append));
     let split = common::attend(4, 2, 32, cache).with_op(|op| Attend { prologue, window, ring, ..op });
     snapshot("attend_split_ring", Spec::AttendSplit(split));
     let tiled = common::attend(4, 2, 32, cache).with_op(|op| Attend { window, ring, ..op });
@@ -242,9 +242,9 @@ fn rings() {
 fn codes() {
     let cache = Format::Q8_0;
     snapshot("append_q8_0", Spec::Append(Append { key_heads: 3, width: 32, cache, ring: None }));
-    let rotate = common::rotate(4, 2, 128, cache, 64, Pairing::Half);
-    snapshot("rope_append_q8_0", Spec::RopeAppend(rotate.clone()));
-    let prologue = Some(common::prologue(&rotate));
+    let rope_append = common::rope_append(4, 2, 128, cache, 64, Pairing::Half);
+    snapshot("rope_append_q8_0", Spec::RopeAppend(rope_append.clone()));
+    let prologue = Some(common::prologue(&rope_append));
     snapshot(
         "attend_split_q8_0",
         Spec::AttendSplit(common::attend(4, 2, 128, cache).with_op(|op| Attend { prologue, ..op })),
@@ -465,7 +465,7 @@ fn latents() {
         ),
     );
     let (width, rope_width, cache) = (512, 64, Format::F16);
-    let rotation = common::rotate(1, 1, rope_width, cache, 32, Pairing::Interleaved).rotation;
+    let rotation = common::rope_append(1, 1, rope_width, cache, 32, Pairing::Interleaved).rotation;
     let columns = LatentColumns {
         queries_pitch: 128 * 192,
         q_rope_first: 128 * 128,

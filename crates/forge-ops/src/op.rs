@@ -88,7 +88,7 @@ operations! {
     /// y = W x, with optional norm, bias and epilogue.
     Matmul Linear("linear", weights);
     /// RoPE on every head of each row.
-    Attention Rope("rotate");
+    Attention Rope("rope");
     /// Appends keys and values to the KV cache.
     Attention Append("append");
     /// QK-norm and RoPE of queries and keys; appends keys and values to the KV cache.

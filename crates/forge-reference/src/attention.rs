@@ -86,7 +86,7 @@ pub(crate) fn mixed<'a>(
 
 /// RoPE by each row's position, with the frequencies for `context`. The angle is an f32 product, as in the
 /// models' own code.
-pub(crate) fn rotate(
+pub(crate) fn apply_rope(
     x: &Values,
     rows: &[Row],
     context: usize,
@@ -127,23 +127,23 @@ mod tests {
         let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
-        let rotate_with = |pairing, magnitude| {
+        let apply_with = |pairing, magnitude| {
             let rotation = RopeParameters {
                 frequencies: vec![quarter, 2.0 * quarter].into(),
                 pairing,
                 magnitude,
                 long: None,
             };
-            let y = rotate(&x, &rows, 2, 6, &rotation);
+            let y = apply_rope(&x, &rows, 2, 6, &rotation);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };
-        let half = rotate_with(Pairing::Half, 1.0);
+        let half = apply_with(Pairing::Half, 1.0);
         assert_eq!(half[..12], x.numbers[..12], "position 0 does not turn");
         assert_eq!(half[12..], [-14., -13., 12., -15., 16., 17., -20., -19., 18., -21., 22., 23.]);
-        let interleaved = rotate_with(Pairing::Interleaved, 1.0);
+        let interleaved = apply_with(Pairing::Interleaved, 1.0);
         assert_eq!(interleaved[12..], [-13., 12., -14., -15., 16., 17., -19., 18., -20., -21., 22., 23.]);
         assert_eq!(
-            rotate_with(Pairing::Half, 2.0)[..6],
+            apply_with(Pairing::Half, 2.0)[..6],
             [0., 2., 4., 6., 4., 5.],
             "channels past the pairs stay"
         );

@@ -41,7 +41,7 @@ const PEERS: [Peer; 4] = [
         head_norms: 0,
         biases: 1,
         joins: false,
-        composition: "norm, qkv, rotate, copy to cache, attention, output, add, norm, gate and up, silu, down, add",
+        composition: "norm, qkv, rope, copy to cache, attention, output, add, norm, gate and up, silu, down, add",
     },
     Peer {
         name: "MLX",
@@ -49,7 +49,7 @@ const PEERS: [Peer; 4] = [
         head_norms: 0,
         biases: 0,
         joins: false,
-        composition: "norm, q, k, v, 2 rotations, 2 copies to cache, attention, output, add, norm, gate, up, swiglu, down, add",
+        composition: "norm, q, k, v, 2 rope, 2 copies to cache, attention, output, add, norm, gate, up, swiglu, down, add",
     },
     Peer {
         name: "llama.cpp",
@@ -57,7 +57,7 @@ const PEERS: [Peer; 4] = [
         head_norms: 2,
         biases: 0,
         joins: true,
-        composition: "norm, q, k, v, 2 rotations, 2 rows set, attention, reduce, output, add, norm, gate, up, glu, down, add",
+        composition: "norm, q, k, v, 2 rope, 2 rows set, attention, reduce, output, add, norm, gate, up, glu, down, add",
     },
 ];
 

@@ -236,7 +236,7 @@ impl Layer<'_, '_> {
     }
 
     /// RoPE.
-    pub(crate) fn rotate(
+    pub(crate) fn rope(
         &mut self,
         name: &str,
         x: ValueId,

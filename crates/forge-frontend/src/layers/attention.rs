@@ -157,7 +157,7 @@ impl Attention {
         if let Some(rotation) = rotation {
             for heads in &mut query_key {
                 let name = format!("rotated_{}", heads.role);
-                heads.x = layer.rotate(&name, heads.x, heads.count, self.width, rotation);
+                heads.x = layer.rope(&name, heads.x, heads.count, self.width, rotation);
             }
         }
         self.normed(layer, &mut query_key, module, true);

@@ -103,7 +103,7 @@ impl LatentAttention {
             layer.cut_linear(role, source, (&projection, cut), [heads * rows, width], false)
         };
         let (query, rope_query) = (query("query", 0, plain), query("rope_query", plain, rope_width));
-        let rope_query = layer.rotate("rotated_query", rope_query, heads, rope_width, &self.rotation);
+        let rope_query = layer.rope("rotated_query", rope_query, heads, rope_width, &self.rotation);
 
         let mut shared = |role: &str, first: usize, rows: usize| {
             let cut = Some(WeightSlice::Rows { first, of: rank + rope_width });
@@ -112,7 +112,7 @@ impl LatentAttention {
         let (latent, key) = (shared("latent", 0, rank), shared("rope_key", rank, rope_width));
         let gain = ("latent_gain", &*at("kv_a_layernorm"));
         let latent = layer.norm("normed_latent", latent, gain, [1, rank], self.norm);
-        let key = layer.rotate("rotated_key", key, 1, rope_width, &self.rotation);
+        let key = layer.rope("rotated_key", key, 1, rope_width, &self.rotation);
 
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;

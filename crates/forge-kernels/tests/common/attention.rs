@@ -43,8 +43,8 @@ pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
 }
 
 /// Attention with a fused `rope_append`.
-pub(crate) fn prologue(rotate: &RopeAppend) -> Prologue {
-    let RopeAppend { kv_source, norm, ref rotation, .. } = *rotate;
+pub(crate) fn prologue(rope_append: &RopeAppend) -> Prologue {
+    let RopeAppend { kv_source, norm, ref rotation, .. } = *rope_append;
     Prologue { kv_source, norm, rotation: rotation.clone() }
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
-                let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
+                let plain = rope_append(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
                 let still = RopeAppend { rotation: RopeParameters::none(), ..plain.clone() };
                 specs.push(Spec::RopeAppend(still.clone()));
                 specs.push(Spec::RopeAppend(RopeAppend { norm, ..still.clone() }));
@@ -91,7 +91,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { sinks: true, ..op })));
                 if prologue_fits(query_heads, key_heads, width) {
                     let whole = Some(prologue(&plain));
-                    let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
+                    let part =
+                        rope_append(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
                     let part = Some(prologue(&RopeAppend { norm, ..part }));
                     for norm in [None, norm] {
                         let prologue = Some(prologue(&RopeAppend { norm, ..still.clone() }));
@@ -151,7 +152,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
             for pairing in [Pairing::Half, Pairing::Interleaved] {
                 for pairs in [width / 2, width / 2 - 1] {
-                    let RopeAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
+                    let RopeAppend { rotation, .. } = rope_append(1, 1, width, cache, pairs, pairing);
                     specs.push(Spec::Rope(Rope { heads, width, rotation }));
                 }
             }
@@ -167,29 +168,30 @@ pub(crate) fn attentions() -> Vec<Spec> {
     }
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
-            let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
-            let with = |rotate: &RopeAppend| {
-                attend(4, 2, 64, rotate.cache).with_op(|op| Attend { prologue: Some(prologue(rotate)), ..op })
+            let plain = rope_append(4, 2, 64, Format::F16, pairs, pairing);
+            let with = |rope_append: &RopeAppend| {
+                attend(4, 2, 64, rope_append.cache)
+                    .with_op(|op| Attend { prologue: Some(prologue(rope_append)), ..op })
             };
             specs.push(Spec::AttendSplit(with(&plain)));
             specs.push(Spec::RopeAppend(RopeAppend { norm, ..plain.clone() }));
             specs.push(Spec::RopeAppend(plain));
             // QK norm after RoPE; and other RoPE frequencies for a long context.
-            let norm_after_rope = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
+            let norm_after_rope = rope_append(4, 2, 64, Format::F16, pairs, Pairing::Half);
             let norm_after_rope = RopeAppend {
                 norm: norm.map(|norm| HeadNorm { after_rope: true, ..norm }),
                 ..norm_after_rope
             };
-            let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
+            let mut long = rope_append(4, 2, 64, Format::F32, pairs, pairing);
             long.rotation.long =
                 Some(LongContext::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
             let mut stretched = long.clone();
             stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
-            for rotate in [norm_after_rope, long, stretched] {
-                specs.push(Spec::AttendSplit(with(&rotate)));
-                let RopeAppend { width, ref rotation, .. } = rotate;
+            for rope_append in [norm_after_rope, long, stretched] {
+                specs.push(Spec::AttendSplit(with(&rope_append)));
+                let RopeAppend { width, ref rotation, .. } = rope_append;
                 specs.push(Spec::Rope(Rope { heads: 3, width, rotation: rotation.clone() }));
-                specs.push(Spec::RopeAppend(rotate));
+                specs.push(Spec::RopeAppend(rope_append));
             }
         }
     }
@@ -198,18 +200,19 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for after_rope in [None, Some(false), Some(true)] {
             let norm = after_rope.map(|after_rope| HeadNorm { epsilon: 1e-6, after_rope, values: true });
             for kv_source in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
-                let mut rotate = RopeAppend { kv_source, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
-                rotate.rotation.magnitude = 1.0;
+                let mut rope_append =
+                    RopeAppend { kv_source, norm, ..rope_append(9, 3, 96, cache, 20, pairing) };
+                rope_append.rotation.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
                 let attend = attend(9, 3, 96, cache).with_op(|op| Attend {
-                    prologue: Some(prologue(&rotate)),
+                    prologue: Some(prologue(&rope_append)),
                     window,
                     ring,
                     ..op
                 });
                 specs.push(Spec::AttendSplit(attend));
                 if kv_source != KvSource::Nothing {
-                    specs.push(Spec::RopeAppend(rotate));
+                    specs.push(Spec::RopeAppend(rope_append));
                 }
             }
         }
@@ -218,7 +221,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
 }
 
 /// RoPE and append, with frequencies of base 10,000.
-pub(crate) fn rotate(
+pub(crate) fn rope_append(
     query_heads: usize,
     key_heads: usize,
     width: usize,

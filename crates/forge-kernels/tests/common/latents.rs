@@ -1,6 +1,6 @@
 //! Specs of multi-head latent attention (MLA).
 
-use super::{formats, rotate};
+use super::{formats, rope_append};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
 use forge_ops::{
@@ -82,7 +82,7 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
     };
     let prepare =
         |columns, rotation: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
-    let rotation = |pairs, pairing| rotate(1, 1, rope_width, Format::F16, pairs, pairing).rotation;
+    let rotation = |pairs, pairing| rope_append(1, 1, rope_width, Format::F16, pairs, pairing).rotation;
     let mut long = rotation(rope_width / 2, Pairing::Interleaved);
     long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });
     let mut stretched = rotation(rope_width / 2, Pairing::Half);

@@ -331,9 +331,9 @@ impl Counted<'_> {
                 (of_rows(attend.op.query_heads * attend.op.width), 0)
             }
             (Spec::AttendCombine(combine), "gates") => (of_rows(combine.query_heads * combine.width), 0),
-            (Spec::RopeAppend(rotate), "qkv") => {
-                let heads = rotate.query_heads + rotate.kv_source.cached_heads(rotate.key_heads);
-                (of_rows(heads * rotate.width), 0)
+            (Spec::RopeAppend(rope), "qkv") => {
+                let heads = rope.query_heads + rope.kv_source.cached_heads(rope.key_heads);
+                (of_rows(heads * rope.width), 0)
             }
             (Spec::AttendSplit(attend), "qkv") => {
                 let cached = |prologue: &Prologue| prologue.kv_source.cached_heads(attend.op.key_heads);
@@ -416,8 +416,8 @@ impl Counted<'_> {
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
-            Spec::Rope(rotate) => of_rows(3 * rotate.heads * rotate.width),
-            Spec::RopeAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
+            Spec::Rope(rope) => of_rows(3 * rope.heads * rope.width),
+            Spec::RopeAppend(rope) => of_rows(3 * (rope.query_heads + rope.key_heads) * rope.width),
             Spec::Route(route) => of_rows(2 * route.logits()),
             Spec::ExpertsInner(inner) => of_rows(2 * inner.op.chosen * inner.op.outputs * inner.op.inputs),
             Spec::ExpertsSum(sum) => of_rows(2 * sum.op.chosen * sum.op.outputs * sum.op.inputs),

@@ -149,7 +149,7 @@ fn linear(weight: usize) -> Op {
 fn layer(shape: &Shape) -> Vec<Node> {
     let frequencies = (0..shape.width / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect();
     let rotation = RopeParameters { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
-    let rotate = |heads| Op::Rope { heads, width: shape.width, rotation: rotation.clone() };
+    let rope = |heads| Op::Rope { heads, width: shape.width, rotation: rotation.clone() };
     let attention = Op::Attention {
         query_heads: shape.heads,
         scale: 0.125,
@@ -163,8 +163,8 @@ fn layer(shape: &Shape) -> Vec<Node> {
         node("query", linear(1), &[1]),
         node("key", linear(2), &[1]),
         node("value", linear(3), &[1]),
-        node("rotated_query", rotate(shape.heads), &[2]),
-        node("rotated_key", rotate(shape.key_heads), &[3]),
+        node("rotated_query", rope(shape.heads), &[2]),
+        node("rotated_key", rope(shape.key_heads), &[3]),
         node("heads", attention, &[5, 6, 4]),
         node("output", linear(4), &[7]),
         node("stream", Op::Add, &[0, 8]),

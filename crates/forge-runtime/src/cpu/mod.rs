@@ -30,7 +30,7 @@ pub use crate::cpu::attention::attend::{attend, attend_combine};
 #[cfg(feature = "attention")]
 pub use crate::cpu::attention::kv_append::append;
 #[cfg(feature = "attention")]
-pub use crate::cpu::attention::rope::rotate;
+pub use crate::cpu::attention::rope::rope;
 #[cfg(feature = "attention")]
 pub use crate::cpu::attention::rope_append::rope_append;
 

@@ -13,7 +13,7 @@ mod attend;
 mod norms;
 mod quantized;
 mod ring;
-mod rotate;
+mod rope;
 
 use forge_runtime::ops::{Format, LongContext, Pairing, RopeParameters};
 use half::f16;

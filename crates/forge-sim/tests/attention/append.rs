@@ -7,15 +7,15 @@ use forge_kernels::Spec;
 use forge_ops::{Append, Format, KvSource, Rope};
 
 #[test]
-fn rotates_queries_and_keys() {
+fn rope_rotates_queries_and_keys() {
     let mut random = Random(4);
     let mut shapes = shapes();
     shapes.retain(|shape| !shape.rotation.is_none());
-    let rotate = |shape: &Shape| {
+    let rope = |shape: &Shape| {
         let rotation = shape.rotation.clone();
         Spec::Rope(Rope { heads: shape.query_heads, width: shape.width, rotation })
     };
-    let kernels = Kernels::of(shapes.iter().map(rotate));
+    let kernels = Kernels::of(shapes.iter().map(rope));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);
     let rows = batch.rows();
     for (index, shape) in shapes.iter().enumerate() {

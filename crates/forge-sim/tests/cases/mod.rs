@@ -171,7 +171,7 @@ impl Writer {
 fn ring_of(spec: &Spec) -> Option<usize> {
     match spec {
         Spec::Append(append) => append.ring,
-        Spec::RopeAppend(rotate) => rotate.ring,
+        Spec::RopeAppend(rope) => rope.ring,
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.op.ring,
         _ => None,
     }

@@ -49,7 +49,7 @@ pub(crate) fn attention(
     let pitch = kv_source.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
     let prologue = Prologue { kv_source, norm, rotation: rotation.clone() };
-    let rotate = RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
+    let rope_append = RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
     let attend = Kernel {
         op: Attend {
             query_heads,
@@ -91,7 +91,7 @@ pub(crate) fn attention(
         cases.push(Case { spec: nvidia(&prepared), launches: one.clone() });
     }
     cases.extend([
-        Case { spec: Spec::RopeAppend(rotate), launches: vec![Launch::rows(5, 40)] },
+        Case { spec: Spec::RopeAppend(rope_append), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
         Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
         Case { spec: Spec::AttendTiled(grouped), launches: many },

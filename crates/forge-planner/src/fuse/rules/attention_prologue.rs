@@ -1,4 +1,4 @@
-//! `attend(rope_append(qkv)) = attend'(qkv)` and `attend(rotate(norm(q))) = attend'(q)`: decode attention
+//! `attend(rope_append(qkv)) = attend'(qkv)` and `attend(rope(norm(q))) = attend'(q)`: decode attention
 //! applies RoPE and QK-norm to its own query, and to key and value if they are in the same buffer.
 //!
 //! Each threadgroup rotates the query heads that it processes, which is cheap. The threadgroup with the end
@@ -115,7 +115,7 @@ mod tests {
              %2 key = linear 1 Rows(%0)\n\
              %3 value = linear 2 Rows(%0)\n\
              %9 key_norm = norm 1 gain 5(%2)\n\
-             %5 rotated_key = rotate(%9)\n\
+             %5 rotated_key = rope(%9)\n\
              %7 append = append(%5, %3)\n\
              %6 heads = attend prologue of queries norm(%1)\n"
         );

@@ -1,4 +1,4 @@
-//! `rotate(r); cache = norm(c), rotate(k)`: one step rotates MLA queries, normalizes latents, rotates keys,
+//! `rope(r); cache = norm(c), rope(k)`: one step rotates MLA queries, normalizes latents, rotates keys,
 //! and appends latents and keys to the cache. Attention then reads only queries and the cache.
 //!
 //! Preconditions: latents are normalized whole, with a gain; queries and keys have the same RoPE; and
@@ -68,7 +68,7 @@ pub(crate) mod tests {
             magnitude: 1.0,
             long: None,
         };
-        let rotate = |heads| Kind::Rope { heads, rotation: rotation.clone() };
+        let rope = |heads| Kind::Rope { heads, rotation: rotation.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
         let each = |weight, transposed| {
             Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
@@ -80,11 +80,11 @@ pub(crate) mod tests {
         let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
             ("query", projection(2), from, 3),
             ("rope_query", projection(3), from, 4),
-            ("rotated_query", rotate(2), &[4], 5),
+            ("rotated_query", rope(2), &[4], 5),
             ("latent", projection(4), &[0], 6),
             ("rope_key", projection(5), &[0], 7),
             ("normed_latent", norm(6), &[6], 8),
-            ("rotated_key", rotate(1), &[7], 9),
+            ("rotated_key", rope(1), &[7], 9),
             ("latent_query", each(7, true), &[3], 10),
             ("append", append, &[8, 9], 14),
             ("latent_heads", attend, &[10, 5], 11),

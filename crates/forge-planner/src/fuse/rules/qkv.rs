@@ -76,8 +76,8 @@ mod tests {
              %1 query = slice 0(%8)\n\
              %2 key = slice 8(%8)\n\
              %3 value = slice 12(%8)\n\
-             %4 rotated_query = rotate(%1)\n\
-             %5 rotated_key = rotate(%2)\n\
+             %4 rotated_query = rope(%1)\n\
+             %5 rotated_key = rope(%2)\n\
              %7 append = append(%5, %3)\n\
              %6 heads = attend(%4)\n"
         );
@@ -96,8 +96,8 @@ mod tests {
              %2 key = slice 8(%11)\n\
              %8 query_norm = norm 2 gain 4(%1)\n\
              %9 key_norm = norm 1 gain 5(%2)\n\
-             %4 rotated_query = rotate(%8)\n\
-             %5 rotated_key = rotate(%9)\n\
+             %4 rotated_query = rope(%8)\n\
+             %5 rotated_key = rope(%9)\n\
              %10 value_norm = norm 1(%2)\n\
              %7 append = append(%5, %10)\n\
              %6 heads = attend(%4)\n"

@@ -1,4 +1,4 @@
-//! `rotate(norm(q)); cache = rotate(norm(k)), norm(v)`: one step prepares queries and appends keys and values
+//! `rope(norm(q)); cache = rope(norm(k)), norm(v)`: one step prepares queries and appends keys and values
 //! to the KV cache. Attention then reads only queries and the cache.
 //!
 //! Preconditions: queries, keys and values are adjacent columns of one value, in this order; or values are

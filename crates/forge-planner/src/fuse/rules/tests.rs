@@ -116,7 +116,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         let bias = what.biases[index].then_some(ParamId(10 + index));
         Kind::Linear(Linear::plain(ParamId(index), bias))
     };
-    let rotate = |heads, magnitude| {
+    let rope = |heads, magnitude| {
         let rotation = RopeParameters {
             frequencies: vec![1.0, 0.1].into(),
             pairing: Pairing::Half,
@@ -150,8 +150,8 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     ];
     operations.append(&mut norms);
     operations.extend([
-        ("rotated_query", rotate(2, what.magnitudes[0]), &rope_inputs[..1], 4),
-        ("rotated_key", rotate(1, what.magnitudes[1]), &rope_inputs[1..], 5),
+        ("rotated_query", rope(2, what.magnitudes[0]), &rope_inputs[..1], 4),
+        ("rotated_key", rope(1, what.magnitudes[1]), &rope_inputs[1..], 5),
     ]);
     let value_norm = |parts, epsilon| Kind::Norm { gain: None, parts, epsilon };
     let value: &[usize] = match what.values {
@@ -182,9 +182,9 @@ pub(crate) fn without_rope(what: &Attention) -> Fused {
     let mut list = attention(what);
     let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rope { .. });
     while let Some(place) = list.operations.iter().position(is_rotation) {
-        let rotate = list.operations.remove(place);
+        let operation = list.operations.remove(place);
         let inputs = list.operations.iter_mut().flat_map(|operation| &mut operation.inputs);
-        inputs.filter(|input| **input == rotate.output).for_each(|input| *input = rotate.inputs[0]);
+        inputs.filter(|input| **input == operation.output).for_each(|input| *input = operation.inputs[0]);
     }
     list
 }
@@ -358,7 +358,7 @@ fn what(kind: &Kind) -> String {
             text
         }
         Kind::Slice { first } => format!("slice {first}"),
-        Kind::Rope { .. } => "rotate".to_owned(),
+        Kind::Rope { .. } => "rope".to_owned(),
         Kind::Append { .. } => "append".to_owned(),
         Kind::RopeAppend(prepare) => format!("rope_append{}", prepared(prepare)),
         Kind::Attend(attend) => {

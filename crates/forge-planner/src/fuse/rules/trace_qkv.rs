@@ -123,8 +123,8 @@ impl Normed {
 fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> Option<Traced<'a>> {
     let after = norm_of_heads(list, value, true);
     let rotated = after.map_or(value, |(_, input, _)| input);
-    let rotate = list.definition(rotated).map(|place| &list.operations[place]);
-    let Some((rotate, Kind::Rope { heads: rotated_heads, rotation })) = rotate.map(|it| (it, &it.kind))
+    let operation = list.definition(rotated).map(|place| &list.operations[place]);
+    let Some((operation, Kind::Rope { heads: rotated_heads, rotation })) = operation.map(|it| (it, &it.kind))
     else {
         // Heads without RoPE have a norm at most.
         let skipped = after.map(|_| value);
@@ -133,9 +133,9 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
         let norm = after.map(|(norm, ..)| Normed { after_rope: false, ..norm });
         return fits.then_some(Traced { source: rotated, heads, rotation: None, norm });
     };
-    let before = norm_of_heads(list, rotate.inputs[0], false);
-    let source = before.map_or(rotate.inputs[0], |(_, input, _)| input);
-    let skipped: Vec<Value> = [Some(value), after.map(|_| rotated), before.map(|_| rotate.inputs[0])]
+    let before = norm_of_heads(list, operation.inputs[0], false);
+    let source = before.map_or(operation.inputs[0], |(_, input, _)| input);
+    let skipped: Vec<Value> = [Some(value), after.map(|_| rotated), before.map(|_| operation.inputs[0])]
         .into_iter()
         .flatten()
         .collect();

@@ -67,9 +67,9 @@ impl Select<'_> {
         let prepared = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
             (None, true) => what.to_owned(),
             (Some(_), true) => format!("norm({what})"),
-            (None, false) => format!("rotate({what})"),
-            (Some(HeadNorm { after_rope: false, .. }), false) => format!("rotate(norm({what}))"),
-            (Some(HeadNorm { after_rope: true, .. }), false) => format!("norm(rotate({what}))"),
+            (None, false) => format!("rope({what})"),
+            (Some(HeadNorm { after_rope: false, .. }), false) => format!("rope(norm({what}))"),
+            (Some(HeadNorm { after_rope: true, .. }), false) => format!("norm(rope({what}))"),
         };
         let (queries, keys) = (prepared("queries of qkv"), prepared("keys"));
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normalized " } else { "" };

@@ -129,7 +129,7 @@ impl Select<'_> {
         let spec =
             Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: Some(prepare) });
         let general =
-            "q_rope = rotate(queries); cache[slots, positions] = gain · latent / rms(latent), rotate(key)";
+            "q_rope = rope(queries); cache[slots, positions] = gain · latent / rms(latent), rope(key)";
         let function = self.function("latent_rope_append", general, &[(draft.regimes(), spec)]);
         arguments.extend([SLOTS, POSITIONS, ("q_rope", Operand::Scratch(to)), LATENTS]);
         let formula =

@@ -46,8 +46,9 @@ impl Select<'_> {
                     width: width / heads,
                     rotation: rotation.clone(),
                 });
-                let function = self.function("rotate", "y = rotate(x), per head", &[(draft.regimes(), spec)]);
-                let formula = format!("{} = rotate({})", self.scratch_name(to), self.scratch_name(from));
+                let function =
+                    self.function("rope_heads", "y = rope(x), per head", &[(draft.regimes(), spec)]);
+                let formula = format!("{} = rope({})", self.scratch_name(to), self.scratch_name(from));
                 draft.step(
                     &operation.name,
                     &formula,

@@ -8,7 +8,7 @@ use crate::cpu::simd::vectors::Simd;
 use forge_ops::Rope;
 
 /// Runs this thread's part.
-pub fn rotate(call: &KernelArgs<'_>, shape: &Rope) {
+pub fn rope(call: &KernelArgs<'_>, shape: &Rope) {
     call.level().run(Heads { call, shape });
 }
 

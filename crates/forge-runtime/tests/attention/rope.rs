@@ -7,7 +7,7 @@ use forge_runtime::ops::{self, LongContext, Pairing, RopeParameters};
 
 #[test]
 fn rope_scales_for_long_contexts() {
-    kernel_under_test!(SHAPE, ops::Rope, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rope, cpu::rope);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
     let usual = rotation(8, Pairing::Half, 1.25);
@@ -27,11 +27,11 @@ fn rope_scales_for_long_contexts() {
         let shape = ops::Rope { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
-        let rotate = |(index, head): (usize, &[f32])| {
+        let of_head = |(index, head): (usize, &[f32])| {
             rotated(&wide(head), &expected_rotation, positions[index / heads])
         };
-        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(rotate), 3.0);
-        let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
+        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(of_head), 3.0);
+        let kernel = kernel("rope", vec!["x", "positions", "y"], run);
         let arguments = [
             Argument::Numbers(x),
             Argument::Words(positions.to_vec()),
@@ -47,7 +47,7 @@ fn rope_scales_for_long_contexts() {
 
 #[test]
 fn rope_rotates_pairs() {
-    kernel_under_test!(SHAPE, ops::Rope, cpu::rotate);
+    kernel_under_test!(SHAPE, ops::Rope, cpu::rope);
     let mut random = Random(9);
     for (rows, heads, width, pairs, pairing, magnitude) in [
         (1, 3, 2, 1, Pairing::Half, 1.0),
@@ -64,7 +64,7 @@ fn rope_rotates_pairs() {
                 .flat_map(|(index, head)| rotated(&wide(head), &shape.rotation, positions[index / heads])),
             3.0,
         );
-        let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
+        let kernel = kernel("rope", vec!["x", "positions", "y"], run);
         let arguments = [
             Argument::Numbers(x),
             Argument::Words(positions),
