@@ -269,14 +269,14 @@ mod tests {
     #[test]
     fn lists_are_borrowed_constants() {
         let long = Some(LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) });
-        let rotation = RopeParameters {
+        let rope = RopeParameters {
             frequencies: Cow::Borrowed(&[1.0, 0.1]),
             pairing: Pairing::Half,
             magnitude: 1.0,
             long,
         };
         assert_eq!(
-            expression(&rotation),
+            expression(&rope),
             "ops::RopeParameters { frequencies: Cow::Borrowed(&[1.0, 0.1]), pairing: ops::Pairing::Half, magnitude: 1.0, long: \
              Some(ops::LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) }) }"
         );

@@ -124,16 +124,16 @@ impl Decoder {
         model
     }
 
-    /// Applies a rotation and raises the context length to what its scaling allows: the configuration counts
+    /// Sets RoPE and raises the context length to what its scaling allows: the configuration counts
     /// positions before scaling.
-    pub(crate) fn set_rope(&mut self, rotation: RopeParameters) {
-        if let Some(LongContext::Stretched { beyond, factor }) = rotation.long {
+    pub(crate) fn set_rope(&mut self, rope: RopeParameters) {
+        if let Some(LongContext::Stretched { beyond, factor }) = rope.long {
             self.context = (beyond as f64 * f64::from(factor)) as usize;
         }
-        self.attention.rotation = rotation;
+        self.attention.rope = rope;
     }
 
-    /// Like [`Decoder::read`], without RoPE: the architecture sets the rotation.
+    /// Like [`Decoder::read`], without RoPE: the architecture sets it.
     pub(crate) fn read_without_rope(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
@@ -190,14 +190,14 @@ impl Decoder {
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
         let at = self.module(&format!("layers.{index}"));
         let window = self.windows.of(index);
-        let rotation = match self.no_rope.get(index) {
+        let rope = match self.no_rope.get(index) {
             Some(true) => None,
-            _ if self.windows.include(index) => Some(self.attention.window_rotation()),
-            _ => Some(&self.attention.rotation),
+            _ if self.windows.include(index) => Some(self.attention.window_rope()),
+            _ => Some(&self.attention.rope),
         };
         let is_marked = |marked: &Vec<bool>| marked.get(index) == Some(&true);
         let linear = self.linear.as_ref().filter(|(_, marked)| is_marked(marked)).map(|(block, _)| block);
-        let name = match (linear, window, rotation) {
+        let name = match (linear, window, rope) {
             (Some(_), ..) => "linear_layer",
             (None, Some(_), _) => "window_layer",
             (None, None, Some(_)) => "layer",
@@ -223,7 +223,7 @@ impl Decoder {
         let branch = match (linear, &self.latent) {
             (Some(linear), _) => linear.build(&mut layer, x, &format!("{at}.linear_attn")),
             (None, Some(latent)) => latent.build(&mut layer, x, &format!("{at}.self_attn")),
-            (None, None) => self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation),
+            (None, None) => self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rope),
         };
         let branch = norm(&mut layer, "output", branch, self.norms.output);
         let branch = scaled(&mut layer, "scaled_output", branch);

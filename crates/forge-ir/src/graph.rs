@@ -139,8 +139,8 @@ pub enum Op {
         heads: usize,
         /// Channels of a head.
         width: usize,
-        /// The rotation.
-        rotation: RopeParameters,
+        /// Frequencies and pairing.
+        rope: RopeParameters,
     },
     /// Grouped-query attention. (queries, keys, values) -> for every query head, softmax(scale * q·k) v over
     /// its slot's positions so far. With queries only, it reads the cache of an earlier layer, which already

@@ -135,14 +135,14 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Linear { weight, bias: Some(bias) } => {
             format!("linear({x}, {}) + {}", name(*weight), name(*bias))
         }
-        Op::Rope { heads, width, rotation } => {
-            let pairing = match rotation.pairing {
+        Op::Rope { heads, width, rope } => {
+            let pairing = match rope.pairing {
                 crate::Pairing::Half => "half",
                 crate::Pairing::Interleaved => "interleaved",
             };
-            let pairs = rotation.frequencies.len();
-            let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
-            let long = rotation.long.as_ref().map_or_else(String::new, |long| match long {
+            let pairs = rope.frequencies.len();
+            let (first, last) = (rope.frequencies.first(), rope.frequencies.last());
+            let long = rope.long.as_ref().map_or_else(String::new, |long| match long {
                 LongContext::Other { beyond, frequencies } => {
                     let (first, last) = (frequencies.first(), frequencies.last());
                     let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
@@ -156,7 +156,7 @@ fn expression(body: &Body, node: &Node) -> String {
                 "rope({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",
                 first.unwrap_or(&0.0),
                 last.unwrap_or(&0.0),
-                rotation.magnitude
+                rope.magnitude
             )
         }
         Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {

@@ -75,13 +75,13 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
                 Some(other) => Err(format!("bias {other:?} does not match output width {out}")),
             }
         }
-        Op::Rope { heads, width, rotation } => {
+        Op::Rope { heads, width, rope } => {
             if heads * width != x {
                 Err(format!("{heads} heads of {width} do not match width {x}"))
-            } else if rotation.frequencies.len() * 2 > *width {
-                Err(format!("{} RoPE pairs exceed a head of {width}", rotation.frequencies.len()))
+            } else if rope.frequencies.len() * 2 > *width {
+                Err(format!("{} RoPE pairs exceed a head of {width}", rope.frequencies.len()))
             } else {
-                long_context(rotation).map(|()| x)
+                long_context(rope).map(|()| x)
             }
         }
         Op::Attention { window: Some(0), .. } => Err("the window is 0".to_owned()),
@@ -140,10 +140,10 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     }
 }
 
-/// Checks the long-context frequencies of a rotation.
-fn long_context(rotation: &RopeParameters) -> Result<(), String> {
-    let pairs = rotation.frequencies.len();
-    match &rotation.long {
+/// Checks the long-context frequencies of RoPE.
+fn long_context(rope: &RopeParameters) -> Result<(), String> {
+    let pairs = rope.frequencies.len();
+    match &rope.long {
         Some(LongContext::Other { frequencies, .. }) if frequencies.len() != pairs => {
             Err("the long-context frequencies have another number of pairs".to_owned())
         }

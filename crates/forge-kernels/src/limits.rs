@@ -103,8 +103,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Linear(linear) => limits.linear(linear),
         Spec::Rope(rope) => {
             limits.heads(rope.heads, rope.heads, rope.width)?;
-            limits.positive("the number of rotated pairs", rope.rotation.frequencies.len())?;
-            limits.rotation(&rope.rotation, rope.width)
+            limits.positive("the number of rotated pairs", rope.rope.frequencies.len())?;
+            limits.rope(&rope.rope, rope.width)
         }
         Spec::Append(append) => {
             limits.heads(append.key_heads, append.key_heads, append.width)?;
@@ -121,8 +121,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 rope.kv_source != KvSource::Nothing,
                 || "that of the cache: use `rope` for queries only".to_owned(),
             )?;
-            limits.head_norm(rope.norm, &rope.rotation)?;
-            limits.rotation(&rope.rotation, rope.width)
+            limits.head_norm(rope.norm, &rope.rope)?;
+            limits.rope(&rope.rope, rope.width)
         }
         Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
             limits.heads(attend.op.query_heads, attend.op.key_heads, attend.op.width)?;
@@ -135,8 +135,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
                 "1: use rope_append".to_owned()
             })?;
-            limits.head_norm(prologue.norm, &prologue.rotation)?;
-            limits.rotation(&prologue.rotation, attend.op.width)?;
+            limits.head_norm(prologue.norm, &prologue.rope)?;
+            limits.rope(&prologue.rope, attend.op.width)?;
             let group = attend.op.query_heads / attend.op.key_heads;
             limits.holds(
                 "the number of query heads that are prepared at once",
@@ -343,13 +343,13 @@ impl Limits<'_> {
         self.holds(what, bytes, bytes <= most, || format!("at most {most} bytes"))
     }
 
-    pub(crate) fn rotation(&self, rotation: &RopeParameters, width: usize) -> Result<(), KernelError> {
-        let pairs = rotation.frequencies.len();
+    pub(crate) fn rope(&self, rope: &RopeParameters, width: usize) -> Result<(), KernelError> {
+        let pairs = rope.frequencies.len();
         self.holds("the number of rotated pairs", pairs, pairs * 2 <= width, || {
             format!("at most half the head's width, which is {width}")
         })?;
-        self.finite("the magnitude of a rotation", rotation.magnitude)?;
-        if let Some(long) = &rotation.long {
+        self.finite("the magnitude of RoPE", rope.magnitude)?;
+        if let Some(long) = &rope.long {
             self.positive("the number of rotated pairs", pairs)?;
             let beyond = long.beyond();
             self.holds("the context length of the short frequencies", beyond, fits_word(beyond), || {
@@ -372,14 +372,14 @@ impl Limits<'_> {
                 }
             }
         }
-        rotation.frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))
+        rope.frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))
     }
 
-    fn head_norm(&self, norm: Option<HeadNorm>, rotation: &RopeParameters) -> Result<(), KernelError> {
+    fn head_norm(&self, norm: Option<HeadNorm>, rope: &RopeParameters) -> Result<(), KernelError> {
         let Some(norm) = norm else { return Ok(()) };
         self.finite("epsilon", norm.epsilon)?;
-        let keeps = !norm.after_rope || rotation.magnitude == 1.0;
-        self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
+        let keeps = !norm.after_rope || rope.magnitude == 1.0;
+        self.holds("the number of rotated pairs", rope.frequencies.len(), keeps, || {
             "0 if heads are normalized after RoPE with a magnitude other than 1: use a separate norm"
                 .to_owned()
         })

@@ -37,15 +37,15 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 
 #[test]
 fn rejects_impossible_sizes() {
-    let mut rotations =
+    let mut invalid_ropes =
         [16, 4, 4, 4].map(|pairs| common::rope_append(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
-    rotations[1].rotation = RopeParameters {
+    invalid_ropes[1].rope = RopeParameters {
         long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }),
         ..RopeParameters::none()
     };
-    rotations[2].rotation.frequencies.to_mut()[1] = f32::INFINITY;
-    rotations[3].rotation.magnitude = f32::NAN;
+    invalid_ropes[2].rope.frequencies.to_mut()[1] = f32::INFINITY;
+    invalid_ropes[3].rope.magnitude = f32::NAN;
     let cases = [
         rejection("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
         rejection("half", Spec::Argmax(Argmax { vocabulary: 5 })),
@@ -105,7 +105,7 @@ fn rejects_impossible_sizes() {
         rejection("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
-    .chain(rotations.map(|rope_append| rejection("a", Spec::RopeAppend(rope_append))));
+    .chain(invalid_ropes.map(|rope_append| rejection("a", Spec::RopeAppend(rope_append))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     invalid kernel name `2nd`: use letters, digits and underscores, and no C++ keyword or support function
     invalid kernel name `half`: use letters, digits and underscores, and no C++ keyword or support function
@@ -127,7 +127,7 @@ fn rejects_impossible_sizes() {
     kernel `a`: the number of rotated pairs is 16, and must be at most half the head's width, which is 16
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
     kernel `a`: a frequency is inf: it has to be finite; check the configuration
-    kernel `a`: the magnitude of a rotation is NaN: it has to be finite; check the configuration
+    kernel `a`: the magnitude of RoPE is NaN: it has to be finite; check the configuration
     ");
 }
 
@@ -144,7 +144,7 @@ fn rejects_impossible_attention() {
         )
     };
     let norm = Some(HeadNorm { epsilon: f32::INFINITY, after_rope: false, values: false });
-    let mut too_many = rope_append(1, 8).rotation;
+    let mut too_many = rope_append(1, 8).rope;
     too_many.frequencies.to_mut().push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
     assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
@@ -189,7 +189,7 @@ fn rejects_impossible_attention() {
             Spec::AttendSplit(split(2, 16).with_op(|op| Attend { window: Some(65), ring: Some(64), ..op })),
         ),
         rejection("a", Spec::AttendSplit(split(2, 16).with_op(|op| Attend { ring: Some(64), ..op }))),
-        rejection("a", Spec::Rope(Rope { heads: 2, width: 8, rotation: too_many })),
+        rejection("a", Spec::Rope(Rope { heads: 2, width: 8, rope: too_many })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
     invalid kernel name `rope`: use letters, digits and underscores, and no C++ keyword or support function
@@ -585,7 +585,7 @@ fn rejects_impossible_mla() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.q_rope_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
-        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.to_mut().clear())),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rope.frequencies.to_mut().clear())),
         rejection(
             "a",
             Spec::MlaLoadLatents(MlaLoadLatents { width: 512, rope_width: 63, cache: Format::F16 }),

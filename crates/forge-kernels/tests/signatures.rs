@@ -91,7 +91,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Rope(rope) => {
             let pairs = rope.heads * rope.width / 2;
-            let scalars = if rope.rotation.long.is_some() { "rows context" } else { "rows" };
+            let scalars = if rope.rope.long.is_some() { "rows context" } else { "rows" };
             (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Append(append) => {

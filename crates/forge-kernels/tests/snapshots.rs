@@ -172,15 +172,15 @@ fn attention() {
     snapshot("rope_append", Spec::RopeAppend(interleaved));
     snapshot("rope_append_part", Spec::RopeAppend(part.clone()));
     snapshot("rope_append_norm", Spec::RopeAppend(RopeAppend { norm, ..part.clone() }));
-    snapshot("rope_heads", Spec::Rope(Rope { heads: 4, width: 20, rotation: part.rotation.clone() }));
+    snapshot("rope_heads", Spec::Rope(Rope { heads: 4, width: 20, rope: part.rope.clone() }));
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RopeAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
     let gates = Some(Gates { pitch: 48, first: 32 });
     snapshot("attend_combine_gated", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 4, gates }));
-    let rotation = RopeParameters::none();
-    let still = RopeAppend { rotation, ..part.clone() };
+    let rope = RopeParameters::none();
+    let still = RopeAppend { rope, ..part.clone() };
     snapshot("rope_append_still", Spec::RopeAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: true });
     let keys = RopeAppend { norm, kv_source: KvSource::Keys, ..part };
@@ -465,7 +465,7 @@ fn latents() {
         ),
     );
     let (width, rope_width, cache) = (512, 64, Format::F16);
-    let rotation = common::rope_append(1, 1, rope_width, cache, 32, Pairing::Interleaved).rotation;
+    let rope = common::rope_append(1, 1, rope_width, cache, 32, Pairing::Interleaved).rope;
     let columns = LatentColumns {
         queries_pitch: 128 * 192,
         q_rope_first: 128 * 128,
@@ -474,7 +474,7 @@ fn latents() {
         key_pitch: 1536 + 576,
         key_first: 2048,
     };
-    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation };
+    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rope };
     let append = LatentAppend { width, rope_width, cache, prepare: Some(prepare.clone()) };
     snapshot("latent_append", Spec::LatentAppend(append.clone()));
     snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));

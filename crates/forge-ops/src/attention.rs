@@ -16,7 +16,7 @@ pub struct Rope {
     /// Elements of a head.
     pub width: usize,
     /// RoPE of every head.
-    pub rotation: RopeParameters,
+    pub rope: RopeParameters,
 }
 
 /// Appends keys and values to the KV cache.
@@ -136,7 +136,7 @@ pub struct RopeAppend {
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub rotation: RopeParameters,
+    pub rope: RopeParameters,
 }
 
 /// Preparation of its row that split-KV attention performs first, like [`RopeAppend`]. Only correct if no
@@ -148,7 +148,7 @@ pub struct Prologue {
     /// QK-norm.
     pub norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub rotation: RopeParameters,
+    pub rope: RopeParameters,
 }
 
 /// Attention, by one of two kernels. A row attends to the positions `first..=position`. `first` is 0 or, with

@@ -56,7 +56,7 @@ pub struct LatentPrepare {
     /// Added to the mean of squares of a latent.
     pub epsilon: f32,
     /// RoPE of queries and keys.
-    pub rotation: RopeParameters,
+    pub rope: RopeParameters,
 }
 
 /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.

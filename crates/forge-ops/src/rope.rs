@@ -54,7 +54,7 @@ impl LongContext {
 }
 
 impl RopeParameters {
-    /// No rotation.
+    /// No RoPE.
     pub fn none() -> RopeParameters {
         RopeParameters {
             frequencies: Cow::Borrowed(&[]),
@@ -64,7 +64,7 @@ impl RopeParameters {
         }
     }
 
-    /// Whether there is no rotation.
+    /// Whether there is no RoPE.
     pub fn is_none(&self) -> bool {
         self.frequencies.is_empty()
     }

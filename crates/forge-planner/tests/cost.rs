@@ -167,7 +167,7 @@ fn prefill_is_the_sum_of_its_passes_with_one_head() {
     let seen = 600 * 601 / 2 * 4 * 64 * 32 * 16;
     let matrices = 2 * 600 * 16 * (2048 * (2048 + 512) * 2 + 3 * 2048 * 8192) + 2 * 32_000 * 2048;
     let rest = prompt.cost.operations - seen - matrices;
-    assert!(rest < prompt.cost.operations / 200, "norms and rotations: {rest}");
+    assert!(rest < prompt.cost.operations / 200, "norms and RoPE: {rest}");
 }
 
 #[test]

@@ -91,17 +91,17 @@ pub(crate) fn apply_rope(
     rows: &[Row],
     context: usize,
     width: usize,
-    rotation: &RopeParameters,
+    rope: &RopeParameters,
 ) -> Values {
     let mut y = x.clone();
-    let frequencies = rotation.within(context);
+    let frequencies = rope.within(context);
     let pairs = frequencies.len();
     for (row, vector) in rows.iter().zip(y.numbers.chunks_exact_mut(x.width.max(1))) {
         for (pair, frequency) in frequencies.iter().enumerate() {
             let angle = f64::from(row.position as f32 * frequency);
-            let sine = f64::from(angle.sin() as f32 * rotation.magnitude);
-            let cosine = f64::from(angle.cos() as f32 * rotation.magnitude);
-            let (first, second) = match rotation.pairing {
+            let sine = f64::from(angle.sin() as f32 * rope.magnitude);
+            let cosine = f64::from(angle.cos() as f32 * rope.magnitude);
+            let (first, second) = match rope.pairing {
                 Pairing::Half => (pair, pair + pairs),
                 Pairing::Interleaved => (2 * pair, 2 * pair + 1),
             };
@@ -128,13 +128,13 @@ mod tests {
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
         let apply_with = |pairing, magnitude| {
-            let rotation = RopeParameters {
+            let rope = RopeParameters {
                 frequencies: vec![quarter, 2.0 * quarter].into(),
                 pairing,
                 magnitude,
                 long: None,
             };
-            let y = apply_rope(&x, &rows, 2, 6, &rotation);
+            let y = apply_rope(&x, &rows, 2, 6, &rope);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };
         let half = apply_with(Pairing::Half, 1.0);

@@ -134,7 +134,7 @@ impl Run<'_> {
                 let outputs = self.graph.weights[weight.0].rows();
                 linear(self.numbers, weight, 0..outputs, bias.as_deref(), x)?
             }
-            Op::Rope { width, rotation, .. } => apply_rope(x, rows, self.context, *width, rotation),
+            Op::Rope { width, rope, .. } => apply_rope(x, rows, self.context, *width, rope),
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
             Op::Scale(factor) => x.map(|x| factor * x),

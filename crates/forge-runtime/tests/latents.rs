@@ -95,7 +95,7 @@ const SHAPES: [[usize; 3]; 3] = [[4, 32, 16], [19, 21, 6], [1, 130, 2]];
 /// Two slots, neither at the beginning of its sequence nor at the end of a block.
 const ROWS: [(u32, u32); 2] = [(1, 5), (0, 131)];
 
-fn rotation(pairs: usize) -> RopeParameters {
+fn rope_parameters(pairs: usize) -> RopeParameters {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     RopeParameters {
         frequencies: frequencies.into(),
@@ -116,7 +116,7 @@ fn prepare([heads, width, rope_width]: [usize; 3]) -> LatentPrepare {
         key_pitch: pitch,
         key_first: width,
     };
-    LatentPrepare { heads, columns, epsilon: EPSILON, rotation: rotation(rope_width / 2) }
+    LatentPrepare { heads, columns, epsilon: EPSILON, rope: rope_parameters(rope_width / 2) }
 }
 
 fn wide(numbers: &[f32]) -> Vec<f64> {
@@ -124,7 +124,7 @@ fn wide(numbers: &[f32]) -> Vec<f64> {
 }
 
 fn rotated(head: &[f64], position: u32) -> Vec<f64> {
-    let pairs = head.chunks_exact(2).zip(rotation(head.len() / 2).frequencies.into_owned());
+    let pairs = head.chunks_exact(2).zip(rope_parameters(head.len() / 2).frequencies.into_owned());
     pairs
         .flat_map(|(pair, frequency)| {
             let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();

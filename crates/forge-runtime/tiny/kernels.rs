@@ -157,7 +157,7 @@ macro_rules! rope_append {
                         ring: $ring,
                         kv_source: KvSource::KeysAndValues,
                         norm: None,
-                        rotation: RopeParameters {
+                        rope: RopeParameters {
                             frequencies: Cow::Borrowed(&FREQUENCIES),
                             pairing: Pairing::Half,
                             magnitude: 1.0,

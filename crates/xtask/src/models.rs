@@ -252,10 +252,10 @@ fn of(op: &Op) -> Vec<&'static str> {
         Op::LayerNorm { .. } => vec![(true, "LayerNorm")],
         Op::Linear { bias, .. } => vec![(bias.is_some(), "biases")],
         Op::Softcap(_) => vec![(true, "logit softcapping")],
-        Op::Rope { rotation, width, .. } => vec![
-            (rotation.pairing == Pairing::Interleaved, "interleaved RoPE"),
-            (2 * rotation.frequencies.len() < *width, "partial RoPE"),
-            (rotation.long.is_some(), "long-context RoPE frequencies"),
+        Op::Rope { rope, width, .. } => vec![
+            (rope.pairing == Pairing::Interleaved, "interleaved RoPE"),
+            (2 * rope.frequencies.len() < *width, "partial RoPE"),
+            (rope.long.is_some(), "long-context RoPE frequencies"),
         ],
         Op::ScaleBy { .. } => vec![(true, "layer scalars")],
         Op::StorePerLayerInputs => vec![(true, "per-layer inputs")],

@@ -23,7 +23,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read_without_rope(config, &DEFAULTS);
     let rope = rope_config(model.attention.width, model.context, &DEFAULTS);
     let block = LatentAttention::read(config, &model.attention, model.norm, rope);
-    model.set_rope(block.rotation.clone());
+    model.set_rope(block.rope.clone());
     model.latent = Some(block);
     model.mlp.bias = config.flag_or("mlp_bias", false);
 

@@ -27,7 +27,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read_without_rope(config, &defaults);
     let rope = rope_config(model.attention.width, model.context, &defaults);
     let block = LatentAttention::read(config, &model.attention, model.norm, rope);
-    model.set_rope(block.rotation.clone());
+    model.set_rope(block.rope.clone());
     model.latent = Some(block);
 
     let inner = config.count_or("moe_intermediate_size", 2048);

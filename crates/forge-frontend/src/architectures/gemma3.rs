@@ -76,7 +76,7 @@ fn read_text(config: &Section<'_>) -> Decoder {
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
     let [everywhere, window] = rope_parameters(config, &model);
     model.set_rope(everywhere);
-    model.attention.window_rotation = Some(window);
+    model.attention.window_rope = Some(window);
     model.windows = Windows::all_but_every_nth(config, model.layers, model.context, 6);
     model
 }
@@ -97,7 +97,7 @@ fn rope_parameters(config: &Section<'_>, model: &Decoder) -> [RopeParameters; 2]
         let default_theta = config.number_or(key, usual);
         let theta =
             scaling.as_ref().map_or(default_theta, |scaling| scaling.number_or("rope_theta", default_theta));
-        rope.rotation(config, scaling.as_ref(), theta)
+        rope.parameters(config, scaling.as_ref(), theta)
     };
     [of(everywhere, "rope_theta", BASES[0]), of(window, "rope_local_base_freq", BASES[1])]
 }

@@ -187,24 +187,24 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         }
     }
     let nested = config.section("rope_parameters");
-    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(RopeConfig) -> RopeParameters| {
+    let rope = |kind: &str, attention: &Attention, usual: &dyn Fn(RopeConfig) -> RopeParameters| {
         let rope = rope_config(attention.width, decoder.context, &DEFAULTS);
         let Some(nested) = &nested else { return usual(rope) };
         let Some(own) = nested.section(kind) else {
             nested.count(kind);
             return usual(rope);
         };
-        let rotation = rope.rotation(&own, Some(&own), own.number("rope_theta"));
-        if rotation.long.is_some() {
+        let rope = rope.parameters(&own, Some(&own), own.number("rope_theta"));
+        if rope.long.is_some() {
             nested.reject(kind, "scaling that depends on the context length is unsupported for gemma4", &[]);
         }
-        rotation
+        rope
     };
     if (0..decoder.layers).any(|layer| sees_window(&layer)) {
         let usual = |rope: RopeConfig| rope.proportional(config, 1.0, 1e4);
-        decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
+        decoder.attention.rope = rope("sliding_attention", &decoder.attention, &usual);
     }
-    whole.rotation = rotation("full_attention", &whole, &|rope| rope.proportional(config, 0.25, 1e6));
+    whole.rope = rope("full_attention", &whole, &|rope| rope.proportional(config, 0.25, 1e6));
     whole
 }
 
@@ -227,7 +227,7 @@ impl Gemma4 {
         };
 
         let x = normed(&mut layer, 0, Layer::INPUT);
-        let sees = (decoder.windows.of(index), Some(&attention.rotation));
+        let sees = (decoder.windows.of(index), Some(&attention.rope));
         let branch = attention.build_over(&mut layer, x, &format!("{at}.self_attn"), sees, kept);
         let branch = normed(&mut layer, 1, branch);
         let stream = layer.add("stream", Layer::INPUT, branch);

@@ -23,7 +23,7 @@ pub(crate) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
         return read.config.into();
     }
     let shape = read.decoder();
-    read.rotation(family, &shape);
+    read.rope(family, &shape);
     read.biases(family);
     match family.name {
         "cohere2" => {

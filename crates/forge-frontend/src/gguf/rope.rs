@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 impl Reading<'_> {
     /// Sets the RoPE keys.
-    pub(crate) fn rotation(&mut self, family: &Family, shape: &Shape) {
+    pub(crate) fn rope(&mut self, family: &Family, shape: &Shape) {
         let metadata = self.metadata;
         let rope_key = metadata.own("rope.dimension_count");
         let channels = metadata.count(&rope_key).unwrap_or(shape.width);
@@ -20,7 +20,7 @@ impl Reading<'_> {
                 if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
             self.set("partial_rotary_factor", json!(share));
         } else if channels != shape.width {
-            metadata.reject(&rope_key, "partial rotation is unsupported for this architecture");
+            metadata.reject(&rope_key, "partial RoPE is unsupported for this architecture");
         }
         let sections = metadata.own("rope.dimension_sections");
         if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))

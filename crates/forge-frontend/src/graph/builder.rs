@@ -242,9 +242,9 @@ impl Layer<'_, '_> {
         x: ValueId,
         heads: usize,
         width: usize,
-        rotation: &RopeParameters,
+        rope: &RopeParameters,
     ) -> ValueId {
-        self.node(name, Op::Rope { heads, width, rotation: rotation.clone() }, &[x])
+        self.node(name, Op::Rope { heads, width, rope: rope.clone() }, &[x])
     }
 
     /// Attention over keys and values that are appended to `cache`; with queries only, over those already in

@@ -24,9 +24,9 @@ pub(crate) struct Attention {
     /// Epsilon of the norm of each value head, which has no gain, if any.
     pub(crate) value_norm: Option<f32>,
     /// RoPE parameters of queries and keys.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// RoPE parameters in sliding-window layers, if different.
-    pub(crate) window_rotation: Option<RopeParameters>,
+    pub(crate) window_rope: Option<RopeParameters>,
     /// Module of the fused query, key and value projection, if any.
     pub(crate) joined: Option<&'static str>,
     /// Multiplies scores.
@@ -64,7 +64,7 @@ impl HeadNorm {
 }
 
 impl Attention {
-    /// Reads the keys that most architectures share. Biases, norms, caps and the rotation are off.
+    /// Reads the keys that most architectures share. Biases, norms, caps and RoPE are off.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, defaults: &Defaults) -> Attention {
         let query_heads = count(config, "num_attention_heads", defaults.sizes.map(|[_, heads]| heads));
         // A null value is derived from other keys; an absent key has the architecture's default.
@@ -96,8 +96,8 @@ impl Attention {
             head_norm: None,
             values_are_keys: false,
             value_norm: None,
-            rotation: RopeParameters { frequencies: Vec::new().into(), pairing, magnitude: 1.0, long: None },
-            window_rotation: None,
+            rope: RopeParameters { frequencies: Vec::new().into(), pairing, magnitude: 1.0, long: None },
+            window_rope: None,
             joined: None,
             scale: (width as f64).sqrt().recip() as f32,
             softcap: None,
@@ -108,9 +108,9 @@ impl Attention {
         }
     }
 
-    /// The rotation in sliding-window layers.
-    pub(crate) fn window_rotation(&self) -> &RopeParameters {
-        self.window_rotation.as_ref().unwrap_or(&self.rotation)
+    /// RoPE in sliding-window layers.
+    pub(crate) fn window_rope(&self) -> &RopeParameters {
+        self.window_rope.as_ref().unwrap_or(&self.rope)
     }
 
     /// Builds the block with its own cache, a window if any, and with or without RoPE: from the normed stream
@@ -121,9 +121,9 @@ impl Attention {
         x: ValueId,
         module: &str,
         window: Option<usize>,
-        rotation: Option<&RopeParameters>,
+        rope: Option<&RopeParameters>,
     ) -> ValueId {
-        self.build_over(layer, x, module, (window, rotation), None)
+        self.build_over(layer, x, module, (window, rope), None)
     }
 
     /// Like [`Attention::build`], for a layer that has its own cache or reads that of an earlier layer.
@@ -132,7 +132,7 @@ impl Attention {
         layer: &mut Layer<'_, '_>,
         x: ValueId,
         module: &str,
-        (window, rotation): (Option<usize>, Option<&RopeParameters>),
+        (window, rope): (Option<usize>, Option<&RopeParameters>),
         kept: Option<StateId>,
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
@@ -154,10 +154,10 @@ impl Attention {
         let key = own.map(|x| Heads { role: "key", x, count: self.key_heads });
         let mut query_key: Vec<Heads> = [Some(query), key].into_iter().flatten().collect();
         self.normed(layer, &mut query_key, module, false);
-        if let Some(rotation) = rotation {
+        if let Some(rope) = rope {
             for heads in &mut query_key {
                 let name = format!("rotated_{}", heads.role);
-                heads.x = layer.rope(&name, heads.x, heads.count, self.width, rotation);
+                heads.x = layer.rope(&name, heads.x, heads.count, self.width, rope);
             }
         }
         self.normed(layer, &mut query_key, module, true);

@@ -35,7 +35,7 @@ pub(crate) struct LatentAttention {
     /// `v_head_dim`: channels of a head's value.
     pub(crate) values: usize,
     /// RoPE parameters of the RoPE part of queries and keys.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// Multiplies scores.
     pub(crate) scale: f32,
     /// Norm of low-rank queries and of latents.
@@ -78,7 +78,7 @@ impl LatentAttention {
             plain,
             rope_width,
             values,
-            rotation: RopeConfig { width: rope_width, ..rope }.read(config),
+            rope: RopeConfig { width: rope_width, ..rope }.read(config),
             scale: scale as f32,
             norm: Norm { epsilon: EPSILON, ..norm },
             bias: config.flag_or("attention_bias", false),
@@ -103,7 +103,7 @@ impl LatentAttention {
             layer.cut_linear(role, source, (&projection, cut), [heads * rows, width], false)
         };
         let (query, rope_query) = (query("query", 0, plain), query("rope_query", plain, rope_width));
-        let rope_query = layer.rope("rotated_query", rope_query, heads, rope_width, &self.rotation);
+        let rope_query = layer.rope("rotated_query", rope_query, heads, rope_width, &self.rope);
 
         let mut shared = |role: &str, first: usize, rows: usize| {
             let cut = Some(WeightSlice::Rows { first, of: rank + rope_width });
@@ -112,7 +112,7 @@ impl LatentAttention {
         let (latent, key) = (shared("latent", 0, rank), shared("rope_key", rank, rope_width));
         let gain = ("latent_gain", &*at("kv_a_layernorm"));
         let latent = layer.norm("normed_latent", latent, gain, [1, rank], self.norm);
-        let key = layer.rope("rotated_key", key, 1, rope_width, &self.rotation);
+        let key = layer.rope("rotated_key", key, 1, rope_width, &self.rope);
 
         let matrices = self.matrices(layer, module);
         let (keys, turned_keys) = &matrices.keys;

@@ -35,11 +35,11 @@ impl RopeConfig {
     pub(crate) fn read(self, config: &Section<'_>) -> RopeParameters {
         let scaling = object(config);
         let theta = either(config, scaling.as_ref(), "rope_theta").unwrap_or(self.theta);
-        self.rotation(config, scaling.as_ref(), theta)
+        self.parameters(config, scaling.as_ref(), theta)
     }
 
-    /// The rotation of base `theta`, scaled by an object. `config` has the keys next to the object.
-    pub(crate) fn rotation(
+    /// RoPE of base `theta`, scaled by an object. `config` has the keys next to the object.
+    pub(crate) fn parameters(
         self,
         config: &Section<'_>,
         scaling: Option<&Section<'_>>,
@@ -59,7 +59,7 @@ impl RopeConfig {
         if self.partial.is_none() && share != 1.0 && !is_proportional {
             config.report_inconsistency(
                 "partial_rotary_factor",
-                "partial rotation is unsupported for this architecture".to_owned(),
+                "partial RoPE is unsupported for this architecture".to_owned(),
             );
         }
         let channels = self.in_pairs(config, channels);
@@ -69,8 +69,8 @@ impl RopeConfig {
         RopeParameters { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
-    /// The proportional rotation of base `theta`: the first `share` of the pairs rotates, at the frequencies
-    /// of a full rotation.
+    /// Proportional RoPE of base `theta`: the first `share` of the pairs rotates, at the frequencies
+    /// of full RoPE.
     pub(crate) fn proportional(self, config: &Section<'_>, share: f64, theta: f64) -> RopeParameters {
         let channels = self.in_pairs(config, self.width);
         let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };

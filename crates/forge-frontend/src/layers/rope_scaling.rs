@@ -39,10 +39,10 @@ impl Kinds {
 pub(crate) const KNOWS: &str = "supported: ";
 
 /// The scaling type that rotates the first pairs of a head and pairs channels over the whole head. With other
-/// types, a partial rotation pairs channels within the rotated part.
+/// types, partial RoPE pairs channels within the rotated part.
 pub(crate) const PROPORTIONAL: &str = "proportional";
 
-/// Parameters of an unscaled rotation.
+/// Parameters of RoPE without scaling.
 pub(crate) struct UnscaledRope {
     /// Base of the frequencies.
     pub(crate) theta: f64,
@@ -56,7 +56,7 @@ pub(crate) struct UnscaledRope {
     pub(crate) kinds: Kinds,
 }
 
-/// Parameters of a scaled rotation.
+/// Parameters of RoPE with scaling.
 pub(crate) struct ScaledRope {
     /// Angle per position of each pair, in radians.
     pub(crate) frequencies: Vec<f32>,
@@ -82,7 +82,7 @@ impl UnscaledRope {
         self.waves(self.theta).into_iter().map(|wave| 1.0 / wave).collect()
     }
 
-    /// Frequencies of a proportional rotation: the first pairs rotate as in a full rotation, the others not
+    /// Frequencies of proportional RoPE: the first pairs rotate as in full RoPE, the others not
     /// at all.
     pub(crate) fn proportional(&self, factor: f32) -> Vec<f32> {
         let turning = (self.share * self.channels as f64 / 2.0) as usize;
@@ -108,7 +108,7 @@ pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     }
 }
 
-/// Applies a scaling object to a rotation; without an object the rotation stays unscaled.
+/// Applies a scaling object to RoPE; without an object, nothing is scaled.
 pub(crate) fn scaled(
     config: &Section<'_>,
     scaling: Option<&Section<'_>>,
@@ -184,10 +184,8 @@ fn alpha(scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
         scaling.get(key);
     }
     if plain.channels == 2 {
-        scaling.report_inconsistency(
-            "alpha",
-            "a rotation of a single pair cannot be scaled by its base".to_owned(),
-        );
+        scaling
+            .report_inconsistency("alpha", "RoPE of a single pair cannot be scaled by its base".to_owned());
     }
     let channels = plain.channels as f64;
     let theta = plain.theta * alpha.powf(channels / (channels - 2.0));
@@ -210,7 +208,7 @@ fn dynamic(scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
             .report_inconsistency("factor", format!("factor is {factor:e}; the maximum is {MAX_FACTOR:e}"));
     }
     if plain.channels == 2 {
-        let message = "a rotation of a single pair cannot be scaled by its base".to_owned();
+        let message = "RoPE of a single pair cannot be scaled by its base".to_owned();
         scaling.report_inconsistency("factor", message);
     }
     let long = Some(LongContext::Stretched { beyond: plain.context, factor });

@@ -61,7 +61,7 @@ pub(crate) const CONFIGURATIONS: &[(&str, Change)] = &[
         set!("rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 1}),
     ),
     ("two RoPE bases", set!("rope_parameters": {"rope_theta": 500.0})),
-    ("partial rotation", set!("partial_rotary_factor": 0.5)),
+    ("partial RoPE", set!("partial_rotary_factor": 0.5)),
     ("query heads not a multiple of key heads", set!("num_key_value_heads": 3)),
     ("hidden size not a multiple of heads", set!("num_attention_heads": 6)),
     ("odd head dimension", set!("head_dim": 15)),

@@ -4,18 +4,18 @@ use crate::common::configured;
 use forge_ir::{Graph, Op, RopeParameters};
 use serde_json::{Value, json};
 
-/// The first rotation of the first layer.
-fn rotation(graph: &Graph) -> RopeParameters {
+/// The RoPE parameters of the first layer with RoPE.
+fn rope_parameters(graph: &Graph) -> RopeParameters {
     let body = graph.body(&graph.layers[0]);
-    let rotation = body.nodes.iter().find_map(|node| match &node.op {
-        Op::Rope { rotation, .. } => Some(rotation.clone()),
+    let rope = body.nodes.iter().find_map(|node| match &node.op {
+        Op::Rope { rope, .. } => Some(rope.clone()),
         _ => None,
     });
-    rotation.unwrap()
+    rope.unwrap()
 }
 
 fn frequencies(graph: &Graph) -> Vec<f32> {
-    rotation(graph).frequencies.into_owned()
+    rope_parameters(graph).frequencies.into_owned()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn rope_scaling_matches_transformers() {
         let graph = configured("llama", |config| {
             config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         });
-        rotation(&graph)
+        rope_parameters(&graph)
     };
     let plain = llama(json!({}));
     let yarn = |more: Value| {
@@ -79,11 +79,11 @@ fn rope_scaling_matches_transformers() {
             }
         }))
     };
-    let rotation = long(256, 64);
-    assert_eq!(rotation.within(64), plain.frequencies);
+    let rope = long(256, 64);
+    assert_eq!(rope.within(64), plain.frequencies);
     let halves: Vec<f32> = plain.frequencies.iter().map(|frequency| frequency / 2.0).collect();
-    assert_eq!([rotation.within(65), rotation.within(256)], [&halves[..], &halves[..]]);
-    assert!((rotation.magnitude - (1.0 + 4_f32.ln() / 64_f32.ln()).sqrt()).abs() < 1e-6);
+    assert_eq!([rope.within(65), rope.within(256)], [&halves[..], &halves[..]]);
+    assert!((rope.magnitude - (1.0 + 4_f32.ln() / 64_f32.ln()).sqrt()).abs() < 1e-6);
     assert_eq!((long(64, 64).long, long(64, 64).magnitude), (None, 1.0), "no context is long");
 
     // theta * (factor * context / 64 - (factor - 1))^(channels / (channels - 2)), which is theta in 64

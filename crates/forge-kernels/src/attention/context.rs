@@ -214,7 +214,7 @@ impl<'a> SplitContext<'a> {
         let most = if spec.layout.knobs.mma { MMA_SUMS_MEMORY } else { SUMS_MEMORY };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
-        let rope = |prologue: &Prologue| RopeTable::of(base.name, &prologue.rotation, spec.op.width);
+        let rope = |prologue: &Prologue| RopeTable::of(base.name, &prologue.rope, spec.op.width);
         SplitContext {
             rope: spec.op.prologue.as_ref().map(rope),
             base,

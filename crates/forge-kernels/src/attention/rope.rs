@@ -45,17 +45,17 @@ struct Stretched {
 }
 
 impl RopeTable {
-    pub(crate) fn of(name: &str, rotation: &RopeParameters, width: usize) -> RopeTable {
+    pub(crate) fn of(name: &str, rope: &RopeParameters, width: usize) -> RopeTable {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
-        let own = match &rotation.long {
+        let own = match &rope.long {
             Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
             _ => None,
         };
-        let lists = [Some(&rotation.frequencies), own];
+        let lists = [Some(&rope.frequencies), own];
         let table: Vec<String> = lists.iter().flatten().flat_map(|list| list.chunks(6).map(line)).collect();
-        let (pairs, half) = (rotation.frequencies.len(), width / 2);
+        let (pairs, half) = (rope.frequencies.len(), width / 2);
         // Channels without RoPE keep their index, whatever the pairing.
-        let (one, other) = match rotation.pairing {
+        let (one, other) = match rope.pairing {
             Pairing::Interleaved => ("2u * k".to_owned(), "2u * k + 1u".to_owned()),
             Pairing::Half if pairs == half => ("k".to_owned(), format!("k + {pairs}u")),
             Pairing::Half => {
@@ -63,11 +63,11 @@ impl RopeTable {
             }
         };
         RopeTable {
-            magnitude: rotation.magnitude,
+            magnitude: rope.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
-            long: rotation.long.as_ref().map(LongContext::beyond),
-            stretched: match rotation.long {
+            long: rope.long.as_ref().map(LongContext::beyond),
+            stretched: match rope.long {
                 Some(LongContext::Stretched { beyond, factor }) => Some(Stretched {
                     factor,
                     less: factor - 1.0,
@@ -76,7 +76,7 @@ impl RopeTable {
                 }),
                 _ => None,
             },
-            frequency: match rotation.long {
+            frequency: match rope.long {
                 None => format!("{name}_frequencies[k]"),
                 Some(LongContext::Other { .. }) => format!("{name}_frequencies[table_offset + k]"),
                 Some(LongContext::Stretched { .. }) => {
@@ -109,7 +109,7 @@ pub(crate) struct RopeContext<'a> {
 impl<'a> RopeContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &Rope) -> RopeContext<'a> {
         RopeContext {
-            rope: RopeTable::of(base.name, &spec.rotation, spec.width),
+            rope: RopeTable::of(base.name, &spec.rope, spec.width),
             base,
             heads: spec.heads,
             width: spec.width,
@@ -192,7 +192,7 @@ impl<'a> RopeAppendContext<'a> {
         // The largest number that divides the heads.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
         RopeAppendContext {
-            rope: RopeTable::of(base.name, &spec.rotation, spec.width),
+            rope: RopeTable::of(base.name, &spec.rope, spec.width),
             base,
             query_heads: spec.query_heads,
             key_heads: spec.key_heads,

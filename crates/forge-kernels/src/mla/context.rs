@@ -115,8 +115,8 @@ struct Prepared {
 
 impl Prepared {
     fn of(name: &str, prepare: &LatentPrepare, rope_width: usize) -> Prepared {
-        let LatentPrepare { columns, epsilon, rotation, .. } = prepare;
-        Prepared { rope: RopeTable::of(name, rotation, rope_width), columns: *columns, epsilon: *epsilon }
+        let LatentPrepare { columns, epsilon, rope, .. } = prepare;
+        Prepared { rope: RopeTable::of(name, rope, rope_width), columns: *columns, epsilon: *epsilon }
     }
 }
 

@@ -108,8 +108,8 @@ impl Limits<'_> {
         let columns = prepare.columns;
         self.positive("the number of heads", prepare.heads)?;
         self.finite("epsilon", prepare.epsilon)?;
-        self.positive("the number of rotated pairs", prepare.rotation.frequencies.len())?;
-        self.rotation(&prepare.rotation, rope_width)?;
+        self.positive("the number of rotated pairs", prepare.rope.frequencies.len())?;
+        self.rope(&prepare.rope, rope_width)?;
         let queries = columns.q_rope_first.saturating_add(prepare.heads.saturating_mul(rope_width));
         self.holds("a row of queries", columns.queries_pitch, columns.queries_pitch >= queries, || {
             format!("at least {queries}, the end of the RoPE queries")

@@ -44,8 +44,8 @@ pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
 
 /// Attention with a fused `rope_append`.
 pub(crate) fn prologue(rope_append: &RopeAppend) -> Prologue {
-    let RopeAppend { kv_source, norm, ref rotation, .. } = *rope_append;
-    Prologue { kv_source, norm, rotation: rotation.clone() }
+    let RopeAppend { kv_source, norm, ref rope, .. } = *rope_append;
+    Prologue { kv_source, norm, rope: rope.clone() }
 }
 
 /// RoPE and every attention kernel, for every head width and group size: each with one of the rare options,
@@ -58,7 +58,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rope_append(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
-                let still = RopeAppend { rotation: RopeParameters::none(), ..plain.clone() };
+                let still = RopeAppend { rope: RopeParameters::none(), ..plain.clone() };
                 specs.push(Spec::RopeAppend(still.clone()));
                 specs.push(Spec::RopeAppend(RopeAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
@@ -152,8 +152,8 @@ pub(crate) fn attentions() -> Vec<Spec> {
         for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
             for pairing in [Pairing::Half, Pairing::Interleaved] {
                 for pairs in [width / 2, width / 2 - 1] {
-                    let RopeAppend { rotation, .. } = rope_append(1, 1, width, cache, pairs, pairing);
-                    specs.push(Spec::Rope(Rope { heads, width, rotation }));
+                    let RopeAppend { rope, .. } = rope_append(1, 1, width, cache, pairs, pairing);
+                    specs.push(Spec::Rope(Rope { heads, width, rope }));
                 }
             }
             for ring in [None, Some(320)] {
@@ -183,14 +183,14 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 ..norm_after_rope
             };
             let mut long = rope_append(4, 2, 64, Format::F32, pairs, pairing);
-            long.rotation.long =
-                Some(LongContext::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
+            long.rope.long =
+                Some(LongContext::Other { beyond: 4096, frequencies: long.rope.frequencies.clone() });
             let mut stretched = long.clone();
-            stretched.rotation.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
+            stretched.rope.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
             for rope_append in [norm_after_rope, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rope_append)));
-                let RopeAppend { width, ref rotation, .. } = rope_append;
-                specs.push(Spec::Rope(Rope { heads: 3, width, rotation: rotation.clone() }));
+                let RopeAppend { width, ref rope, .. } = rope_append;
+                specs.push(Spec::Rope(Rope { heads: 3, width, rope: rope.clone() }));
                 specs.push(Spec::RopeAppend(rope_append));
             }
         }
@@ -202,7 +202,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
             for kv_source in [KvSource::KeysAndValues, KvSource::Keys, KvSource::Nothing] {
                 let mut rope_append =
                     RopeAppend { kv_source, norm, ..rope_append(9, 3, 96, cache, 20, pairing) };
-                rope_append.rotation.magnitude = 1.0;
+                rope_append.rope.magnitude = 1.0;
                 let (window, ring) = (Some(40), Some(320));
                 let attend = attend(9, 3, 96, cache).with_op(|op| Attend {
                     prologue: Some(prologue(&rope_append)),
@@ -231,7 +231,7 @@ pub(crate) fn rope_append(
 ) -> RopeAppend {
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
-    let rotation = RopeParameters { frequencies, pairing, magnitude, long: None };
+    let rope = RopeParameters { frequencies, pairing, magnitude, long: None };
     RopeAppend {
         query_heads,
         key_heads,
@@ -240,6 +240,6 @@ pub(crate) fn rope_append(
         ring: None,
         kv_source: KvSource::KeysAndValues,
         norm: None,
-        rotation,
+        rope,
     }
 }

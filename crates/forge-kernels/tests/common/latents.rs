@@ -80,17 +80,16 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
         key_pitch: all + width + rope_width,
         key_first: all + width,
     };
-    let prepare =
-        |columns, rotation: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
-    let rotation = |pairs, pairing| rope_append(1, 1, rope_width, Format::F16, pairs, pairing).rotation;
-    let mut long = rotation(rope_width / 2, Pairing::Interleaved);
+    let prepare = |columns, rope: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rope });
+    let rope = |pairs, pairing| rope_append(1, 1, rope_width, Format::F16, pairs, pairing).rope;
+    let mut long = rope(rope_width / 2, Pairing::Interleaved);
     long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });
-    let mut stretched = rotation(rope_width / 2, Pairing::Half);
+    let mut stretched = rope(rope_width / 2, Pairing::Half);
     stretched.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
     vec![
         None,
-        prepare(apart, rotation(rope_width / 2, Pairing::Interleaved)),
-        prepare(together, rotation(rope_width / 2 - 1, Pairing::Half)),
+        prepare(apart, rope(rope_width / 2, Pairing::Interleaved)),
+        prepare(together, rope(rope_width / 2 - 1, Pairing::Half)),
         prepare(apart, long),
         prepare(together, stretched),
     ]

@@ -148,8 +148,8 @@ fn linear(weight: usize) -> Op {
 
 fn layer(shape: &Shape) -> Vec<Node> {
     let frequencies = (0..shape.width / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect();
-    let rotation = RopeParameters { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
-    let rope = |heads| Op::Rope { heads, width: shape.width, rotation: rotation.clone() };
+    let rope = RopeParameters { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
+    let rope = |heads| Op::Rope { heads, width: shape.width, rope: rope.clone() };
     let attention = Op::Attention {
         query_heads: shape.heads,
         scale: 0.125,

@@ -42,11 +42,11 @@ fn batched_evaluation_matches_single_sequences() {
             assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
             // All slots have the same size; with long-context RoPE frequencies the longest sequence decides.
             let length = text.ids.len();
-            let turned_alike = rotations(graph).all(|it| it.within(longest) == it.within(length));
+            let same_frequencies = rope_parameters(graph).all(|it| it.within(longest) == it.within(length));
             // RoPE has no effect on a single position.
             assert_eq!(
                 golden.logits == alone,
-                turned_alike || length == 1,
+                same_frequencies || length == 1,
                 "{} {:?}",
                 case.name,
                 text.chunks
@@ -60,9 +60,9 @@ fn batched_evaluation_matches_single_sequences() {
     }
 }
 
-fn rotations(graph: &Graph) -> impl Iterator<Item = &RopeParameters> {
+fn rope_parameters(graph: &Graph) -> impl Iterator<Item = &RopeParameters> {
     graph.bodies.iter().flat_map(|body| &body.nodes).filter_map(|node| match &node.op {
-        Op::Rope { rotation, .. } => Some(rotation),
+        Op::Rope { rope, .. } => Some(rope),
         _ => None,
     })
 }

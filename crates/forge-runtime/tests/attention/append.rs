@@ -2,7 +2,7 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{
-    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
+    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rope_parameters, rotated, rows_of_a_batch,
     seventh, wide,
 };
 use forge_runtime::cpu::{self};
@@ -64,7 +64,7 @@ pub(crate) fn raw(
     random: &mut Random,
     [query_heads, key_heads, width]: [usize; 3],
     (kv_source, norm): (KvSource, Option<HeadNorm>),
-    rotation: &RopeParameters,
+    rope: &RopeParameters,
     positions: &[u32],
 ) -> Raw {
     let row_heads = match kv_source {
@@ -91,7 +91,7 @@ pub(crate) fn raw(
                 }
                 _ => head,
             };
-            let prepare = |head| norm(rotated(&norm(head, false), rotation, position), true);
+            let prepare = |head| norm(rotated(&norm(head, false), rope, position), true);
             heads.into_iter().flat_map(prepare).collect()
         };
         queries.extend(prepared(of_queries, &gains[0]));
@@ -128,14 +128,14 @@ fn rope_append_normalizes_rotates_and_appends() {
         (4, 4, 2, 18, 9, Pairing::Half, Format::F32, (KvSource::KeysValuesAndGates, norm)),
     ] {
         let context = 12;
-        let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
-        let mut seen = rotation.clone();
+        let mut rope = rope_parameters(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
+        let mut seen = rope.clone();
         if rows == 8 {
-            rotation = long(rotation, context - 1);
+            rope = long(rope, context - 1);
             seen.frequencies = seventh(&seen);
         }
         let shape =
-            ops::RopeAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rotation };
+            ops::RopeAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rope };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);

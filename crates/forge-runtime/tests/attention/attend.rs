@@ -2,7 +2,7 @@
 
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
-use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide};
+use crate::{cache_bytes, cache_numbers, of_size, rope_parameters, rows_of_a_batch, wide};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
@@ -191,7 +191,7 @@ fn attention_prologue_prepares_its_row() {
         (2, 6, 2, 20, 0, Pairing::Half, Format::F32, (gated, None), 130, (Some(64), None, true)),
     ] {
         let context = 256;
-        let rotation = rotation(pairs, pairing, 1.0);
+        let rope = rope_parameters(pairs, pairing, 1.0);
         let scale = 1.0 / (width as f32).sqrt();
         let pitch = 2 * (query_heads + key_heads) * width;
         let gates = (kv_source == gated).then_some(Gates { pitch, first: pitch - query_heads * width });
@@ -206,11 +206,11 @@ fn attention_prologue_prepares_its_row() {
             window,
             softcap,
             sinks,
-            prologue: Some(Prologue { kv_source, norm, rotation: rotation.clone() }),
+            prologue: Some(Prologue { kv_source, norm, rope: rope.clone() }),
         };
         let slots: Vec<u32> = (0..rows).map(|row| 1 - row as u32).collect();
         let positions: Vec<u32> = (0..rows).map(|row| position + row as u32).collect();
-        let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &rotation, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &rope, &positions);
         let sink = random.numbers(query_heads);
         let appends = kv_source != nothing;
         let own = u32::from(!appends);

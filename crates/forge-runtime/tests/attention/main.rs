@@ -21,7 +21,7 @@ use std::borrow::Cow;
 use support::{Random, bytes_of, numbers_of};
 
 /// Frequencies of base 10,000.
-pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
+pub(crate) fn rope_parameters(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     RopeParameters { frequencies: frequencies.into(), pairing, magnitude, long: None }
 }
@@ -32,16 +32,16 @@ pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> 
     x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
 }
 
-pub(crate) fn rotated(head: &[f64], rotation: &RopeParameters, position: u32) -> Vec<f64> {
-    let pairs = rotation.frequencies.len();
+pub(crate) fn rotated(head: &[f64], rope: &RopeParameters, position: u32) -> Vec<f64> {
+    let pairs = rope.frequencies.len();
     let mut rotated = head.to_vec();
-    for (k, frequency) in rotation.frequencies.iter().enumerate() {
-        let (one, other) = match rotation.pairing {
+    for (k, frequency) in rope.frequencies.iter().enumerate() {
+        let (one, other) = match rope.pairing {
             Pairing::Half => (k, k + pairs),
             Pairing::Interleaved => (2 * k, 2 * k + 1),
         };
         let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
-        let magnitude = f64::from(rotation.magnitude);
+        let magnitude = f64::from(rope.magnitude);
         rotated[one] = (head[one] * cosine - head[other] * sine) * magnitude;
         rotated[other] = (head[other] * cosine + head[one] * sine) * magnitude;
     }
@@ -91,11 +91,11 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 }
 
 /// RoPE whose frequencies are divided by seven for contexts beyond this length.
-pub(crate) fn long(rotation: RopeParameters, beyond: usize) -> RopeParameters {
-    RopeParameters { long: Some(LongContext::Other { beyond, frequencies: seventh(&rotation) }), ..rotation }
+pub(crate) fn long(rope: RopeParameters, beyond: usize) -> RopeParameters {
+    RopeParameters { long: Some(LongContext::Other { beyond, frequencies: seventh(&rope) }), ..rope }
 }
 
 /// The frequencies divided by seven.
-pub(crate) fn seventh(rotation: &RopeParameters) -> Cow<'static, [f32]> {
-    rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect()
+pub(crate) fn seventh(rope: &RopeParameters) -> Cow<'static, [f32]> {
+    rope.frequencies.iter().map(|frequency| frequency / 7.0).collect()
 }

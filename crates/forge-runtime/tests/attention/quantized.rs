@@ -1,7 +1,7 @@
 //! The q8_0 KV cache: its contents are bitwise identical to a quantized f32 cache, and attention equals
 //! attention over the dequantized values.
 
-use crate::rotation;
+use crate::rope_parameters;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing};
@@ -69,7 +69,7 @@ fn quantization_matches_f32_rounding() {
             ring: None,
             kv_source: KvSource::KeysAndValues,
             norm,
-            rotation: rotation(width / 2, Pairing::Half, 1.0),
+            rope: rope_parameters(width / 2, Pairing::Half, 1.0),
         };
         let with = |cache: Vec<u8>| {
             let cache = [0; 2].map(|_| Argument::Output(cache.clone()));

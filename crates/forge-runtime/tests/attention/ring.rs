@@ -1,7 +1,7 @@
 //! A ring buffer for sliding windows gives results bitwise identical to a cache of the whole context.
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
-use crate::{cache_bytes, rotation};
+use crate::{cache_bytes, rope_parameters};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, KvSource, Pairing};
 
@@ -95,7 +95,7 @@ fn ring_appends_wrap_around() {
             ring,
             kv_source: KvSource::KeysAndValues,
             norm: None,
-            rotation: rotation(WIDTH / 2, Pairing::Half, 1.0),
+            rope: rope_parameters(WIDTH / 2, Pairing::Half, 1.0),
         };
         let given = |[keys, values]: [Vec<u8>; 2]| {
             [

@@ -1,7 +1,7 @@
 //! RoPE without other operations.
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
-use crate::{long, of_size, rotated, rotation, seventh, wide};
+use crate::{long, of_size, rope_parameters, rotated, seventh, wide};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, LongContext, Pairing, RopeParameters};
 
@@ -10,26 +10,25 @@ fn rope_scales_for_long_contexts() {
     kernel_under_test!(SHAPE, ops::Rope, cpu::rope);
     let mut random = Random(12);
     let (rows, heads, width) = (3, 2, 16);
-    let usual = rotation(8, Pairing::Half, 1.25);
-    let shape = ops::Rope { heads, width, rotation: long(usual.clone(), 40) };
+    let usual = rope_parameters(8, Pairing::Half, 1.25);
+    let shape = ops::Rope { heads, width, rope: long(usual.clone(), 40) };
     let slow = RopeParameters { frequencies: seventh(&usual), ..usual.clone() };
     let growing =
         RopeParameters { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
     // Twice the context: the longest wavelength times 4 * 2 - 3.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
     let stretched = RopeParameters { frequencies: stretched.collect(), ..usual.clone() };
-    for (context, rotation, expected_rotation) in [
-        (40_u32, shape.rotation.clone(), usual.clone()),
-        (41, shape.rotation.clone(), slow),
+    for (context, rope, expected_rope) in [
+        (40_u32, shape.rope.clone(), usual.clone()),
+        (41, shape.rope.clone(), slow),
         (40, growing.clone(), usual),
         (80, growing, stretched),
     ] {
-        let shape = ops::Rope { rotation, ..shape };
+        let shape = ops::Rope { rope, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
-        let of_head = |(index, head): (usize, &[f32])| {
-            rotated(&wide(head), &expected_rotation, positions[index / heads])
-        };
+        let of_head =
+            |(index, head): (usize, &[f32])| rotated(&wide(head), &expected_rope, positions[index / heads]);
         let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(of_head), 3.0);
         let kernel = kernel("rope", vec!["x", "positions", "y"], run);
         let arguments = [
@@ -55,13 +54,13 @@ fn rope_rotates_pairs() {
         (3, 4, 128, 64, Pairing::Half, 1.0),
         (5, 2, 22, 11, Pairing::Interleaved, 1.0),
     ] {
-        let shape = ops::Rope { heads, width, rotation: rotation(pairs, pairing, magnitude) };
+        let shape = ops::Rope { heads, width, rope: rope_parameters(pairs, pairing, magnitude) };
         let x = random.numbers(rows * heads * width);
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
         let wanted = of_size(
             x.chunks_exact(width)
                 .enumerate()
-                .flat_map(|(index, head)| rotated(&wide(head), &shape.rotation, positions[index / heads])),
+                .flat_map(|(index, head)| rotated(&wide(head), &shape.rope, positions[index / heads])),
             3.0,
         );
         let kernel = kernel("rope", vec!["x", "positions", "y"], run);

@@ -10,10 +10,10 @@ use forge_ops::{Append, Format, KvSource, Rope};
 fn rope_rotates_queries_and_keys() {
     let mut random = Random(4);
     let mut shapes = shapes();
-    shapes.retain(|shape| !shape.rotation.is_none());
+    shapes.retain(|shape| !shape.rope.is_none());
     let rope = |shape: &Shape| {
-        let rotation = shape.rotation.clone();
-        Spec::Rope(Rope { heads: shape.query_heads, width: shape.width, rotation })
+        let rope = shape.rope.clone();
+        Spec::Rope(Rope { heads: shape.query_heads, width: shape.width, rope })
     };
     let kernels = Kernels::of(shapes.iter().map(rope));
     let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);
@@ -26,8 +26,8 @@ fn rope_rotates_queries_and_keys() {
         let inputs = [("x", Input::Numbers(&x)), positions, ("y", Input::Uninitialized(x.len() * 4))];
         let y = kernels.run(index, &scalars, &inputs);
         let heads = x.chunks_exact(width).enumerate();
-        let expected = heads
-            .flat_map(|(at, head)| rotated(&wide(head), &shape.rotation, batch.positions[at / query_heads]));
+        let expected =
+            heads.flat_map(|(at, head)| rotated(&wide(head), &shape.rope, batch.positions[at / query_heads]));
         compare(
             shape,
             &numbers_of(&y[0], Format::F32),

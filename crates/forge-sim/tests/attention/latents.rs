@@ -1,8 +1,8 @@
 //! Multi-head latent attention (MLA): the latent cache and attention, with separate and fused preparation.
 
 use crate::{
-    CONTEXT, Input, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
-    wide, with_attention_factor,
+    CONTEXT, Input, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rope_parameters,
+    rotated, wide, with_attention_factor,
 };
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
@@ -18,7 +18,7 @@ struct Shape {
     width: usize,
     rope_width: usize,
     cache: Format,
-    rotation: RopeParameters,
+    rope: RopeParameters,
     /// Whether the inputs are columns of one buffer or of three.
     together: bool,
 }
@@ -52,9 +52,9 @@ impl Shape {
     }
 
     fn prepare(&self) -> LatentPrepare {
-        let rotation = self.rotation.clone();
+        let rope = self.rope.clone();
         let (heads, columns) = (self.heads, self.columns());
-        LatentPrepare { heads, columns, epsilon: 1e-6, rotation }
+        LatentPrepare { heads, columns, epsilon: 1e-6, rope }
     }
 
     fn append(&self, prepare: Option<LatentPrepare>) -> Spec {
@@ -118,20 +118,20 @@ impl Shape {
 const SCALE: f32 = 0.4;
 
 fn shapes() -> Vec<Shape> {
-    let shape = |heads, width, rope_width, cache, rotation, together| Shape {
+    let shape = |heads, width, rope_width, cache, rope, together| Shape {
         heads,
         width,
         rope_width,
         cache,
-        rotation,
+        rope,
         together,
     };
     vec![
-        shape(4, 24, 8, Format::F32, rotation(4, Pairing::Interleaved, 1.25), false),
-        shape(1, 120, 8, Format::F16, rotation(4, Pairing::Half, 1.0), true),
-        shape(5, 21, 6, Format::F32, rotation(2, Pairing::Half, 1.0), true),
-        shape(19, 130, 64, Format::F16, rotation(32, Pairing::Interleaved, 1.0), false),
-        shape(2, 300, 80, Format::F32, rotation(40, Pairing::Half, 1.0), true),
+        shape(4, 24, 8, Format::F32, rope_parameters(4, Pairing::Interleaved, 1.25), false),
+        shape(1, 120, 8, Format::F16, rope_parameters(4, Pairing::Half, 1.0), true),
+        shape(5, 21, 6, Format::F32, rope_parameters(2, Pairing::Half, 1.0), true),
+        shape(19, 130, 64, Format::F16, rope_parameters(32, Pairing::Interleaved, 1.0), false),
+        shape(2, 300, 80, Format::F32, rope_parameters(40, Pairing::Half, 1.0), true),
         shape(3, 40, 16, Format::F16, long(CONTEXT - 1), false),
         shape(2, 40, 16, Format::F32, with_attention_factor(CONTEXT / 3), true),
     ]
@@ -172,11 +172,11 @@ fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
         let of_queries =
             part(&queries, columns.queries_pitch, columns.q_rope_first, shape.heads * shape.rope_width);
         let heads = of_queries.chunks_exact(shape.rope_width);
-        q_rope.push(heads.flat_map(|head| rotated(head, &shape.rotation, *position)).collect());
+        q_rope.push(heads.flat_map(|head| rotated(head, &shape.rope, *position)).collect());
         let of_latent = part(&latent, columns.latent_pitch, columns.latent_first, shape.width);
         let of_key = part(&key, columns.key_pitch, columns.key_first, shape.rope_width);
         let normed = normed(&of_latent, Some(&gain), 1e-6);
-        lines.push([normed, rotated(&of_key, &shape.rotation, *position)].concat());
+        lines.push([normed, rotated(&of_key, &shape.rope, *position)].concat());
     }
     Raw { queries, latent, key, gain, q_rope, lines }
 }

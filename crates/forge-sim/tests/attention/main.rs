@@ -130,14 +130,14 @@ pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], expected: &[f64
     }
 }
 
-pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
+pub(crate) fn rope_parameters(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
     RopeParameters { frequencies, pairing, magnitude, long: None }
 }
 
 /// RoPE with other frequencies for contexts beyond this length.
 pub(crate) fn long(beyond: usize) -> RopeParameters {
-    let plain = rotation(8, Pairing::Half, 1.25);
+    let plain = rope_parameters(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
     RopeParameters { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
 }
@@ -146,7 +146,7 @@ pub(crate) fn long(beyond: usize) -> RopeParameters {
 pub(crate) fn with_attention_factor(beyond: usize) -> RopeParameters {
     RopeParameters {
         long: Some(LongContext::Stretched { beyond, factor: 3.5 }),
-        ..rotation(8, Pairing::Half, 1.0)
+        ..rope_parameters(8, Pairing::Half, 1.0)
     }
 }
 
@@ -156,16 +156,16 @@ pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> 
     x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
 }
 
-pub(crate) fn rotated(head: &[f64], rotation: &RopeParameters, position: u32) -> Vec<f64> {
-    let pairs = rotation.frequencies.len();
+pub(crate) fn rotated(head: &[f64], rope: &RopeParameters, position: u32) -> Vec<f64> {
+    let pairs = rope.frequencies.len();
     let mut rotated = head.to_vec();
-    for (k, frequency) in rotation.within(CONTEXT).iter().enumerate() {
-        let (one, other) = match rotation.pairing {
+    for (k, frequency) in rope.within(CONTEXT).iter().enumerate() {
+        let (one, other) = match rope.pairing {
             Pairing::Half => (k, k + pairs),
             Pairing::Interleaved => (2 * k, 2 * k + 1),
         };
         let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
-        let magnitude = f64::from(rotation.magnitude);
+        let magnitude = f64::from(rope.magnitude);
         rotated[one] = (head[one] * cosine - head[other] * sine) * magnitude;
         rotated[other] = (head[other] * cosine + head[one] * sine) * magnitude;
     }

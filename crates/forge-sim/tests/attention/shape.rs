@@ -25,7 +25,7 @@ pub(crate) struct Shape {
     pub(crate) gated: bool,
     pub(crate) kv_source: KvSource,
     pub(crate) norm: Option<HeadNorm>,
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// Layout of the attention kernels; `None`: by the rule.
     pub(crate) knobs: Option<AttentionKnobs>,
 }
@@ -40,8 +40,8 @@ impl Shape {
     }
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
-        let (kv_source, norm, rotation) = (self.kv_source, self.norm, self.rotation.clone());
-        let prologue = prologue.then_some(Prologue { kv_source, norm, rotation });
+        let (kv_source, norm, rope) = (self.kv_source, self.norm, self.rope.clone());
+        let prologue = prologue.then_some(Prologue { kv_source, norm, rope });
         Spec::AttendSplit(self.attend().with_op(|op| Attend { prologue, ..op }))
     }
 
@@ -92,8 +92,8 @@ impl Shape {
 
     pub(crate) fn rope_append(&self) -> Spec {
         let Shape { query_heads, key_heads, width, cache, ring, kv_source, norm, .. } = *self;
-        let rotation = self.rotation.clone();
-        Spec::RopeAppend(RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation })
+        let rope = self.rope.clone();
+        Spec::RopeAppend(RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rope })
     }
 
     /// Capacity of a slot in positions.
@@ -123,7 +123,7 @@ impl Shape {
 
     /// The additional tolerance of RoPE, if the frequencies depend on the context length and are computed.
     pub(crate) fn rope_error(&self) -> f64 {
-        let is_computed = matches!(self.rotation.long, Some(LongContext::Stretched { .. }));
+        let is_computed = matches!(self.rope.long, Some(LongContext::Stretched { .. }));
         if is_computed { Precision::own().function_error(CONTEXT as f64) } else { 0.0 }
     }
 
@@ -216,7 +216,7 @@ impl Shape {
                 Some(norm) if norm.after_rope == after_rope => normed(&head, Some(gain), norm.epsilon),
                 _ => head,
             };
-            let prepare = |head| norm(rotated(&norm(head, false), &self.rotation, position), true);
+            let prepare = |head| norm(rotated(&norm(head, false), &self.rope, position), true);
             heads.into_iter().flat_map(prepare).collect()
         };
         let value = |head: Vec<f64>| match self.norm {

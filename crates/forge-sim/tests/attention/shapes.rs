@@ -1,7 +1,7 @@
 //! Shapes that cover the templates of attention.
 
 use crate::shape::Shape;
-use crate::{CONTEXT, long, rotation, with_attention_factor};
+use crate::{CONTEXT, long, rope_parameters, with_attention_factor};
 use forge_kernels::spec::{AttentionKnobs, Rows};
 use forge_ops::{Format, HeadNorm, KvSource, Pairing, RopeParameters};
 
@@ -46,12 +46,7 @@ pub(crate) fn with_matrix_units() -> Vec<Shape> {
             kv_source: KvSource::Keys,
             ..with_mma(6, 3, 64, 8)
         },
-        Shape {
-            norm,
-            kv_source: KvSource::Nothing,
-            rotation: RopeParameters::none(),
-            ..with_mma(7, 1, 64, 16)
-        },
+        Shape { norm, kv_source: KvSource::Nothing, rope: RopeParameters::none(), ..with_mma(7, 1, 64, 16) },
     ]
 }
 
@@ -68,7 +63,7 @@ fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> S
         gated: false,
         kv_source: KvSource::KeysAndValues,
         norm: None,
-        rotation: rotation(width / 2, Pairing::Half, 1.0),
+        rope: rope_parameters(width / 2, Pairing::Half, 1.0),
         knobs: None,
     }
 }
@@ -80,13 +75,13 @@ pub(crate) fn shapes() -> Vec<Shape> {
     let of_values = Some(HeadNorm { epsilon: 1e-2, after_rope: false, values: true });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
-        Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
+        Shape { norm, rope: rope_parameters(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
         Shape {
             norm,
             window: Some(19),
             softcap: Some(2.0),
             sinks: true,
-            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            rope: rope_parameters(20, Pairing::Interleaved, 1.0),
             ..plain(10, 2, 80, Format::F16)
         },
         Shape { window: Some(1000), softcap: Some(1.0), norm, ..plain(2, 2, 256, Format::F32) },
@@ -97,15 +92,15 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape { norm: norm_after_rope, ..plain(4, 2, 16, Format::F32) },
         Shape {
             norm: norm_after_rope,
-            rotation: rotation(5, Pairing::Interleaved, 1.0),
+            rope: rope_parameters(5, Pairing::Interleaved, 1.0),
             ..plain(3, 1, 20, Format::F16)
         },
         // Long-context frequencies, for a context just beyond their limit and for one at it; and dynamic
         // scaling, likewise.
-        Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
-        Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
-        Shape { norm, rotation: with_attention_factor(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
-        Shape { rotation: with_attention_factor(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { rope: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rope: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rope: with_attention_factor(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rope: with_attention_factor(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         // Rings: of exactly the positions that a pass of 58 rows needs, and of more than the context.
         Shape {
             norm,
@@ -113,27 +108,22 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ring: Some(76),
             softcap: Some(2.0),
             sinks: true,
-            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            rope: rope_parameters(20, Pairing::Interleaved, 1.0),
             ..plain(10, 2, 80, Format::F16)
         },
         Shape { window: Some(7), ring: Some(67), ..plain(4, 2, 18, Format::F32) },
-        Shape {
-            window: Some(40),
-            ring: Some(1000),
-            rotation: long(CONTEXT - 1),
-            ..plain(4, 2, 16, Format::F32)
-        },
+        Shape { window: Some(40), ring: Some(1000), rope: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         // The RoPE frequencies depend on the context length, not on the size of the ring.
         Shape {
             window: Some(12),
             ring: Some(72),
-            rotation: with_attention_factor(CONTEXT / 3),
+            rope: with_attention_factor(CONTEXT / 3),
             ..plain(4, 2, 16, Format::F16)
         },
         // q8_0 caches: every alignment of records, heads of one scale and of several, rings.
         Shape { norm, ..plain(4, 2, 128, Format::Q8_0) },
-        Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
-        Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
+        Shape { rope: rope_parameters(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
+        Shape { sinks: true, rope: rope_parameters(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
         Shape {
             norm: norm_after_rope,
             window: Some(19),
@@ -143,7 +133,11 @@ pub(crate) fn shapes() -> Vec<Shape> {
         },
         Shape { window: Some(40), ..plain(2, 2, 256, Format::Q8_0) },
         // Values with a norm, computed from the key heads; and queries only.
-        Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
+        Shape {
+            norm: of_values,
+            rope: rope_parameters(5, Pairing::Half, 1.0),
+            ..plain(4, 2, 20, Format::F32)
+        },
         Shape {
             norm: of_values.map(|norm| HeadNorm { after_rope: true, ..norm }),
             kv_source: KvSource::Keys,
@@ -151,7 +145,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         },
         Shape {
             kv_source: KvSource::Keys,
-            rotation: rotation(3, Pairing::Half, 1.0),
+            rope: rope_parameters(3, Pairing::Half, 1.0),
             ..plain(5, 1, 18, Format::F16)
         },
         Shape {
@@ -164,7 +158,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape {
             norm,
             kv_source: KvSource::Nothing,
-            rotation: rotation(5, Pairing::Half, 1.0),
+            rope: rope_parameters(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
@@ -177,18 +171,18 @@ pub(crate) fn shapes() -> Vec<Shape> {
         },
         Shape { kv_source: KvSource::Nothing, ..plain(3, 3, 64, Format::F16) },
         // Heads without RoPE.
-        Shape { rotation: RopeParameters::none(), ..plain(4, 2, 20, Format::F32) },
-        Shape { norm, rotation: RopeParameters::none(), ..plain(5, 1, 96, Format::Q8_0) },
+        Shape { rope: RopeParameters::none(), ..plain(4, 2, 20, Format::F32) },
+        Shape { norm, rope: RopeParameters::none(), ..plain(5, 1, 96, Format::Q8_0) },
         Shape {
             norm: of_values,
             kv_source: KvSource::Keys,
-            rotation: RopeParameters::none(),
+            rope: RopeParameters::none(),
             ..plain(6, 3, 18, Format::F16)
         },
         Shape {
             norm,
             kv_source: KvSource::Nothing,
-            rotation: RopeParameters::none(),
+            rope: RopeParameters::none(),
             ..plain(3, 3, 64, Format::F16)
         },
         // Gates: with and without a prologue, and with heads that do not fit in threadgroup memory.
@@ -196,7 +190,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
             gated: true,
             kv_source: KvSource::KeysValuesAndGates,
             norm,
-            rotation: rotation(5, Pairing::Half, 1.0),
+            rope: rope_parameters(5, Pairing::Half, 1.0),
             ..plain(4, 2, 20, Format::F32)
         },
         Shape {
@@ -213,7 +207,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         Shape {
             norm: of_values,
             kv_source: KvSource::Keys,
-            rotation: rotation(64, Pairing::Half, 1.0),
+            rope: rope_parameters(64, Pairing::Half, 1.0),
             ..plain(4, 1, 512, Format::F16)
         },
         Shape { norm, softcap: Some(2.0), ..plain(3, 1, 512, Format::F32) },

@@ -22,7 +22,7 @@ pub(crate) struct AttentionVariant {
 }
 
 /// Partial RoPE that leaves two channels unrotated, if there are more.
-pub(crate) fn rotation(width: usize, pairing: Pairing) -> RopeParameters {
+pub(crate) fn rope_parameters(width: usize, pairing: Pairing) -> RopeParameters {
     let pairs = (width / 2 - 1).max(1);
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
     RopeParameters { frequencies, pairing, magnitude: 1.0, long: None }
@@ -40,7 +40,7 @@ pub(crate) fn attention(
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, after_rope: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
-    let rotation = if still { RopeParameters::none() } else { rotation(width, pairing) };
+    let rope = if still { RopeParameters::none() } else { rope_parameters(width, pairing) };
     let kv_source = match (keys_alone, gated) {
         (true, _) => KvSource::Keys,
         (false, true) => KvSource::KeysValuesAndGates,
@@ -48,8 +48,8 @@ pub(crate) fn attention(
     };
     let pitch = kv_source.row_heads(query_heads, key_heads) * width;
     let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
-    let prologue = Prologue { kv_source, norm, rotation: rotation.clone() };
-    let rope_append = RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rotation };
+    let prologue = Prologue { kv_source, norm, rope: rope.clone() };
+    let rope_append = RopeAppend { query_heads, key_heads, width, cache, ring, kv_source, norm, rope };
     let attend = Kernel {
         op: Attend {
             query_heads,

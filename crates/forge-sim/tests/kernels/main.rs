@@ -9,7 +9,7 @@ mod matmul;
 mod mla;
 mod recurrent;
 
-use crate::attention::{AttentionVariant, attention, rotation};
+use crate::attention::{AttentionVariant, attention, rope_parameters};
 use crate::matmul::{GATE, formats, mutated_projections, project, shared};
 use crate::mla::{expanded, latents};
 use crate::recurrent::{chunks, recurrent_states};
@@ -54,7 +54,7 @@ fn others() -> Vec<Case> {
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
         once(norm(136, 2, true, true)),
-        once(Spec::Rope(Rope { heads: 3, width: 14, rotation: rotation(14, pairing) })),
+        once(Spec::Rope(Rope { heads: 3, width: 14, rope: rope_parameters(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),

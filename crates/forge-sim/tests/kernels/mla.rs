@@ -1,6 +1,6 @@
 //! Kernels of multi-head latent attention.
 
-use crate::attention::rotation;
+use crate::attention::rope_parameters;
 use crate::cases::{Case, Launch};
 use crate::matmul::project;
 use forge_kernels::Spec;
@@ -48,7 +48,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         };
         Case { spec: Spec::PerHeadLinear(spec), launches: several() }
     };
-    let rotation = rotation(rope_width, Pairing::Interleaved);
+    let rope = rope_parameters(rope_width, Pairing::Interleaved);
     let columns = LatentColumns {
         queries_pitch: heads * rope_width + 2,
         q_rope_first: 2,
@@ -57,7 +57,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         key_pitch: width + rope_width,
         key_first: width,
     };
-    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation });
+    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rope });
     let append = |prepare| Case {
         spec: Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare }),
         launches: several(),

@@ -14,7 +14,7 @@ pub(crate) struct RopeAppend {
     /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
     /// RoPE of queries and keys.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// Cache that keys and values are appended to.
     pub(crate) cache: ParamId,
 }

@@ -32,7 +32,7 @@ impl Fused {
                     Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
                 Op::Linear { weight, bias } => Kind::Linear(Linear::plain(*weight, *bias)),
-                Op::Rope { heads, rotation, .. } => Kind::Rope { heads: *heads, rotation: rotation.clone() },
+                Op::Rope { heads, rope, .. } => Kind::Rope { heads: *heads, rope: rope.clone() },
                 Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                     // Attention with queries only reads a cache that an earlier layer appended to.
                     if inputs.len() > 1 {

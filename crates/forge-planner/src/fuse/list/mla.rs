@@ -36,7 +36,7 @@ pub(crate) struct LatentPrepare {
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
     /// RoPE of queries and keys.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
 }
 
 /// Attention over an MLA cache that already contains the rows' own lines. Its inputs are queries and RoPE

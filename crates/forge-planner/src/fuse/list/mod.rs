@@ -105,7 +105,7 @@ pub(crate) enum Kind {
         /// Number of heads.
         heads: usize,
         /// Frequencies and pairing.
-        rotation: RopeParameters,
+        rope: RopeParameters,
     },
     /// Writes keys and values to the KV cache. It has no output value.
     Append {

@@ -43,8 +43,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
         let queries = queries(list, list.operations[place].inputs[0], attend.query_heads)?;
         (attend.prologue.is_none() && fits).then_some((place, queries))
     };
-    let Some((place, Queries { source, rotation, norm, between })) =
-        (0..list.operations.len()).find_map(fits)
+    let Some((place, Queries { source, rope, norm, between })) = (0..list.operations.len()).find_map(fits)
     else {
         return false;
     };
@@ -53,7 +52,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
     if let Kind::Attend(attend) = &mut operation.kind {
         let (query_heads, cache) = (attend.query_heads, attend.cache);
         let kv_source = KvSource::Nothing;
-        attend.prologue = Some(RopeAppend { query_heads, kv_source, norm, rotation, cache });
+        attend.prologue = Some(RopeAppend { query_heads, kv_source, norm, rope, cache });
     }
     list.operations.retain(|operation| !between.contains(&operation.output));
     true

@@ -36,16 +36,16 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let [latent, key] = append.inputs[..] else { return None };
     let only = |value| list.definition_for_one(value);
     let rope = |value: Value| match &list.operations[only(value)?] {
-        Operation { kind: Kind::Rope { heads, rotation }, inputs, .. } => Some((*heads, rotation, inputs[0])),
+        Operation { kind: Kind::Rope { heads, rope }, inputs, .. } => Some((*heads, rope, inputs[0])),
         _ => None,
     };
-    let ((heads, rotation, from_query), (1, of_key, from_key)) = (rope(*query)?, rope(key)?) else {
+    let ((heads, rope, from_query), (1, of_key, from_key)) = (rope(*query)?, rope(key)?) else {
         return None;
     };
     let norm = &list.operations[only(latent)?];
     let Kind::Norm { gain: Some(gain), parts: 1, epsilon } = norm.kind else { return None };
-    let prepare = LatentPrepare { heads, gain, epsilon, rotation: rotation.clone() };
-    (rotation == of_key).then(|| Fit {
+    let prepare = LatentPrepare { heads, gain, epsilon, rope: rope.clone() };
+    (rope == of_key).then(|| Fit {
         append: LatentAppend { cache, prepare: Some(prepare) },
         inputs: [from_query, norm.inputs[0], from_key],
         gone: [*query, latent, key],
@@ -62,13 +62,13 @@ pub(crate) mod tests {
     /// MLA with 2 heads: 3 channels without RoPE, 2 with RoPE, values of 3, latents of 5. Queries are
     /// projected from the input, or from query latents of 4.
     pub(crate) fn mixer(of_latents: bool) -> Fused {
-        let rotation = RopeParameters {
+        let rope = RopeParameters {
             frequencies: vec![1.0].into(),
             pairing: Pairing::Half,
             magnitude: 1.0,
             long: None,
         };
-        let rope = |heads| Kind::Rope { heads, rotation: rotation.clone() };
+        let rope = |heads| Kind::Rope { heads, rope: rope.clone() };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
         let each = |weight, transposed| {
             Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
@@ -122,8 +122,8 @@ pub(crate) mod tests {
     fn other_rotations_norms_and_readers_are_not_fused() {
         let changes: [&dyn Fn(&mut Fused); 4] = [
             &|list| {
-                if let Kind::Rope { rotation, .. } = &mut list.operations[6].kind {
-                    rotation.magnitude = 2.0;
+                if let Kind::Rope { rope, .. } = &mut list.operations[6].kind {
+                    rope.magnitude = 2.0;
                 }
             },
             &|list| list.operations[5].kind = Kind::Norm { gain: Some(ParamId(6)), parts: 5, epsilon: 1e-6 },

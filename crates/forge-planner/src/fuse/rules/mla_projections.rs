@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn projections_of_one_value_are_merged() {
         let mut list = mixer(true);
-        assert!(!rewrite(&mut list), "rotations and norms of latents do not take columns");
+        assert!(!rewrite(&mut list), "RoPE and norms of latents do not take columns");
         assert!(mla_append::rewrite(&mut list));
         assert!(rewrite(&mut list) && rewrite(&mut list) && !rewrite(&mut list));
         assert_eq!(

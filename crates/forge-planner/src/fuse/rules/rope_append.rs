@@ -57,7 +57,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         query_heads: attend.query_heads,
         kv_source: found.kv_source,
         norm: found.norm,
-        rotation: found.rotation,
+        rope: found.rope,
         cache: *cache,
     };
     let gone = [found.between, found.sources].concat();

@@ -117,13 +117,13 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         Kind::Linear(Linear::plain(ParamId(index), bias))
     };
     let rope = |heads, magnitude| {
-        let rotation = RopeParameters {
+        let rope = RopeParameters {
             frequencies: vec![1.0, 0.1].into(),
             pairing: Pairing::Half,
             magnitude,
             long: None,
         };
-        Kind::Rope { heads, rotation }
+        Kind::Rope { heads, rope }
     };
     let attend = Kind::Attend(Attend {
         query_heads: 2,
@@ -180,8 +180,8 @@ pub(crate) fn attention(what: &Attention) -> Fused {
 /// The same attention without RoPE.
 pub(crate) fn without_rope(what: &Attention) -> Fused {
     let mut list = attention(what);
-    let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rope { .. });
-    while let Some(place) = list.operations.iter().position(is_rotation) {
+    let is_rope = |operation: &Operation| matches!(operation.kind, Kind::Rope { .. });
+    while let Some(place) = list.operations.iter().position(is_rope) {
         let operation = list.operations.remove(place);
         let inputs = list.operations.iter_mut().flat_map(|operation| &mut operation.inputs);
         inputs.filter(|input| **input == operation.output).for_each(|input| *input = operation.inputs[0]);

@@ -15,7 +15,7 @@ pub(crate) struct Heads {
     /// What `sources` contains besides queries.
     pub(crate) kv_source: KvSource,
     /// RoPE of queries and keys.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// QK-norm.
     pub(crate) norm: Option<HeadNorm>,
     /// Intermediate values between the sources and the attention, without other readers.
@@ -52,7 +52,7 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     if value_epsilon.is_some() && value_epsilon != epsilon {
         return None;
     }
-    if query.rotation != key.rotation || !query.can_come_first() {
+    if query.rope != key.rope || !query.can_come_first() {
         return None;
     }
     let kv_source = if value == key.source { KvSource::Keys } else { KvSource::KeysAndValues };
@@ -60,7 +60,7 @@ pub(crate) fn heads(list: &Fused, append: usize) -> Option<Heads> {
         KvSource::Keys => vec![query.source, key.source],
         _ => vec![query.source, key.source, value],
     };
-    Some(Heads { append, sources, kv_source, rotation: query.rotation(), norm, between })
+    Some(Heads { append, sources, kv_source, rope: query.rope(), norm, between })
 }
 
 /// Queries of attention that a separate step rotates or normalizes: their source and intermediate values.
@@ -68,7 +68,7 @@ pub(crate) struct Queries {
     /// The queries before RoPE and norm.
     pub(crate) source: Value,
     /// RoPE.
-    pub(crate) rotation: RopeParameters,
+    pub(crate) rope: RopeParameters,
     /// Norm of the heads.
     pub(crate) norm: Option<HeadNorm>,
     /// Intermediate values, without other readers.
@@ -81,26 +81,25 @@ pub(crate) fn queries(list: &Fused, value: Value, heads: usize) -> Option<Querie
     let query = trace(list, value, heads, &mut between).filter(Traced::can_come_first)?;
     let norm = query.norm.map(|norm| norm.of_heads(None, false));
     let is_prepared = !between.is_empty();
-    is_prepared.then(|| Queries { source: query.source, rotation: query.rotation(), norm, between })
+    is_prepared.then(|| Queries { source: query.source, rope: query.rope(), norm, between })
 }
 
 struct Traced<'a> {
     source: Value,
     heads: usize,
-    rotation: Option<&'a RopeParameters>,
+    rope: Option<&'a RopeParameters>,
     norm: Option<Normed>,
 }
 
 impl Traced<'_> {
-    fn rotation(&self) -> RopeParameters {
-        self.rotation.cloned().unwrap_or_else(RopeParameters::none)
+    fn rope(&self) -> RopeParameters {
+        self.rope.cloned().unwrap_or_else(RopeParameters::none)
     }
 
     /// Kernels compute the mean of squares before RoPE. RoPE preserves a head's length unless its magnitude
     /// is not 1.
     fn can_come_first(&self) -> bool {
-        !self.norm.is_some_and(|norm| norm.after_rope)
-            || self.rotation.is_none_or(|rotation| rotation.magnitude == 1.0)
+        !self.norm.is_some_and(|norm| norm.after_rope) || self.rope.is_none_or(|rope| rope.magnitude == 1.0)
     }
 }
 
@@ -124,14 +123,14 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
     let after = norm_of_heads(list, value, true);
     let rotated = after.map_or(value, |(_, input, _)| input);
     let operation = list.definition(rotated).map(|place| &list.operations[place]);
-    let Some((operation, Kind::Rope { heads: rotated_heads, rotation })) = operation.map(|it| (it, &it.kind))
+    let Some((operation, Kind::Rope { heads: rotated_heads, rope })) = operation.map(|it| (it, &it.kind))
     else {
         // Heads without RoPE have a norm at most.
         let skipped = after.map(|_| value);
         let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
         between.extend(skipped);
         let norm = after.map(|(norm, ..)| Normed { after_rope: false, ..norm });
-        return fits.then_some(Traced { source: rotated, heads, rotation: None, norm });
+        return fits.then_some(Traced { source: rotated, heads, rope: None, norm });
     };
     let before = norm_of_heads(list, operation.inputs[0], false);
     let source = before.map_or(operation.inputs[0], |(_, input, _)| input);
@@ -147,7 +146,7 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
         return None;
     }
     between.extend(skipped);
-    Some(Traced { source, heads, rotation: Some(rotation), norm: norms.first().map(|(norm, _)| *norm) })
+    Some(Traced { source, heads, rope: Some(rope), norm: norms.first().map(|(norm, _)| *norm) })
 }
 
 /// Source of the values, and the epsilon of their norm: traces back through a per-head norm without a gain,

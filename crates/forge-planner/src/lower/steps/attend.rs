@@ -62,9 +62,9 @@ impl Select<'_> {
             ring: state.ring.map(|ring| ring.positions),
             kv_source: prepare.kv_source,
             norm: head_norm(prepare),
-            rotation: prepare.rotation.clone(),
+            rope: prepare.rope.clone(),
         });
-        let prepared = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
+        let prepared = |what: &str| match (prepare.norm, prepare.rope.is_none()) {
             (None, true) => what.to_owned(),
             (Some(_), true) => format!("norm({what})"),
             (None, false) => format!("rope({what})"),
@@ -79,7 +79,7 @@ impl Select<'_> {
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
         arguments.extend(self.head_gains(draft, prepare.norm));
         arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
-        let formula = match (prepare.norm, prepare.rotation.is_none()) {
+        let formula = match (prepare.norm, prepare.rope.is_none()) {
             (None, true) => "Copy q",
             (Some(_), true) => "Normalize the heads of q and k",
             (None, false) => "Apply RoPE to q and k",
@@ -116,7 +116,7 @@ impl Select<'_> {
         let prologue = attend.prologue.as_ref().map(|prepare| forge_ops::Prologue {
             kv_source: prepare.kv_source,
             norm: head_norm(prepare),
-            rotation: prepare.rotation.clone(),
+            rope: prepare.rope.clone(),
         });
         // Gates are the last columns of the row that also contains queries, keys and values.
         let gates = attend.gated.then(|| {
@@ -228,7 +228,7 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
         let heads = if prepare.kv_source == KvSource::Nothing { "q" } else { "q and k" };
-        text += &match (prepare.norm, prepare.rotation.is_none()) {
+        text += &match (prepare.norm, prepare.rope.is_none()) {
             (None, true) => String::new(),
             (Some(_), true) => format!("Normalize the heads of {heads}; "),
             (None, false) => format!("Apply RoPE to {heads}; "),

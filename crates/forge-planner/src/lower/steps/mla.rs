@@ -155,7 +155,7 @@ impl Select<'_> {
             key_pitch: key.pitch,
             key_first: key.first,
         };
-        let rotation = prepare.rotation.clone();
+        let rope = prepare.rope.clone();
         let (heads, epsilon) = (prepare.heads, prepare.epsilon);
         let arguments = vec![
             ("queries", Operand::Scratch(queries.buffer)),
@@ -163,7 +163,7 @@ impl Select<'_> {
             ("key", Operand::Scratch(key.buffer)),
             ("gain", Operand::Field(gain)),
         ];
-        (forge_ops::LatentPrepare { heads, columns, epsilon, rotation }, arguments)
+        (forge_ops::LatentPrepare { heads, columns, epsilon, rope }, arguments)
     }
 
     pub(crate) fn latent_attend(

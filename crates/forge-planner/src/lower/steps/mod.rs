@@ -38,14 +38,11 @@ impl Select<'_> {
             Kind::Slice { .. } => {
                 draft.buffers.insert(operation.output, from);
             }
-            Kind::Rope { heads, rotation } => {
+            Kind::Rope { heads, rope } => {
                 let width = list.widths[operation.output.0];
                 let to = self.target(draft, list, operation, &operation.name);
-                let spec = Spec::Rope(forge_ops::Rope {
-                    heads: *heads,
-                    width: width / heads,
-                    rotation: rotation.clone(),
-                });
+                let spec =
+                    Spec::Rope(forge_ops::Rope { heads: *heads, width: width / heads, rope: rope.clone() });
                 let function =
                     self.function("rope_heads", "y = rope(x), per head", &[(draft.regimes(), spec)]);
                 let formula = format!("{} = rope({})", self.scratch_name(to), self.scratch_name(from));

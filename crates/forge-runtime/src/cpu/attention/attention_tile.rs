@@ -195,22 +195,22 @@ impl<'s> AttentionTile<'s> {
                 }
             }
             Queries::Raw { heads, prologue, query_gain, own } => {
-                let Prologue { kv_source, norm, rotation } = *prologue;
+                let Prologue { kv_source, norm, rope } = *prologue;
                 let [first_key, first_value, row_heads] = kv_source.head_offsets(query_heads, key_heads);
                 let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
                 let with = |gain| norm.map(|norm| (norm, gain));
                 let (made, cos_sin) = self.prepared.split_at_mut(padded);
-                let (made, cos_sin) = (&mut made[..width], &mut cos_sin[..rotation.table_len()]);
-                rotation.cos_sin(position, of.context, cos_sin);
+                let (made, cos_sin) = (&mut made[..width], &mut cos_sin[..rope.table_len()]);
+                rope.cos_sin(position, of.context, cos_sin);
                 // SAFETY: heads are as wide as `made`; for the cache, the caller's contract.
                 unsafe {
                     for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
                         let from = from(head * group + member);
-                        prepare::<S>(from, with(*query_gain), rotation, cos_sin, &mut to[..width]);
+                        prepare::<S>(from, with(*query_gain), rope, cos_sin, &mut to[..width]);
                     }
                     if let Some(Own { key_gain, cache: [keys, values] }) = own {
                         let place = of.place(row, head, position);
-                        prepare::<S>(from(first_key + head), with(*key_gain), rotation, cos_sin, made);
+                        prepare::<S>(from(first_key + head), with(*key_gain), rope, cos_sin, made);
                         store(*keys, place, made);
                         let value = prepare_value::<S>(from(first_value + head), *norm, made);
                         store(*values, place, value);

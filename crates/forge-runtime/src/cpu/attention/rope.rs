@@ -20,22 +20,22 @@ struct Heads<'a> {
 impl Task for Heads<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Rope { heads, width, ref rotation } = *self.shape;
+        let Rope { heads, width, ref rope } = *self.shape;
         let rows = self.call.scalar(0);
-        let context = if rotation.long.is_some() { self.call.scalar(1) } else { 0 };
+        let context = if rope.long.is_some() { self.call.scalar(1) } else { 0 };
         let x = self.call.input::<f32>("x", rows * heads * width);
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
-        let mut cos_sin = Scratch::take(rotation.table_len());
+        let mut cos_sin = Scratch::take(rope.table_len());
         for row in self.call.static_range(rows, 1) {
-            rotation.cos_sin(positions[row] as usize, context, &mut cos_sin);
+            rope.cos_sin(positions[row] as usize, context, &mut cos_sin);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this row belongs to this thread.
             unsafe {
                 let y = y.part(range.clone());
                 y.copy_from_slice(&x[range]);
                 for head in y.chunks_exact_mut(width) {
-                    rotation.rotate::<S>(head, &cos_sin);
+                    rope.rotate::<S>(head, &cos_sin);
                 }
             }
         }

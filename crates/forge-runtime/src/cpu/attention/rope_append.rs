@@ -35,8 +35,7 @@ struct Rows<'a, C> {
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RopeAppend { query_heads, key_heads, width, ring, kv_source, norm, ref rotation, .. } =
-            *self.shape;
+        let RopeAppend { query_heads, key_heads, width, ring, kv_source, norm, ref rope, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let [first_key, first_value, row_heads] = kv_source.head_offsets(query_heads, key_heads);
@@ -46,20 +45,20 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let key_norm = norm.map(|norm| (norm, call.input::<f32>("key_gain", width)));
         let q = call.output::<f32>("q", rows * query_heads * width);
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
-        let mut scratch = Scratch::take(rotation.table_len() + width);
-        let (cos_sin, prepared) = scratch.split_at_mut(rotation.table_len());
+        let mut scratch = Scratch::take(rope.table_len() + width);
+        let (cos_sin, prepared) = scratch.split_at_mut(rope.table_len());
         for row in call.static_range(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
-            rotation.cos_sin(cache.position(row), call.scalar(1), cos_sin);
+            rope.cos_sin(cache.position(row), call.scalar(1), cos_sin);
             // SAFETY: this row belongs to this thread, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
                 for (head, to) in q.chunks_exact_mut(width).enumerate() {
-                    prepare::<S>(head_of(head), query_norm, rotation, cos_sin, to);
+                    prepare::<S>(head_of(head), query_norm, rope, cos_sin, to);
                 }
                 for head in 0..key_heads {
                     let place = cache.place(row, head, cache.position(row));
-                    prepare::<S>(head_of(first_key + head), key_norm, rotation, cos_sin, prepared);
+                    prepare::<S>(head_of(first_key + head), key_norm, rope, cos_sin, prepared);
                     store(cache.keys, place, prepared);
                     let value = prepare_value::<S>(head_of(first_value + head), norm, prepared);
                     store(cache.values, place, value);

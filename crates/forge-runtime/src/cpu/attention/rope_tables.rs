@@ -153,7 +153,7 @@ pub(crate) unsafe fn prepare_value<'a, S: Simd>(
 pub(crate) unsafe fn prepare<S: Simd>(
     from: &[f32],
     norm_of_head: Option<(HeadNorm, &[f32])>,
-    rotation: &RopeParameters,
+    rope: &RopeParameters,
     cos_sin: &[f32],
     to: &mut [f32],
 ) {
@@ -165,7 +165,7 @@ pub(crate) unsafe fn prepare<S: Simd>(
             }
             _ => to.copy_from_slice(from),
         }
-        rotation.rotate::<S>(to, cos_sin);
+        rope.rotate::<S>(to, cos_sin);
         if let Some((HeadNorm { epsilon, after_rope: true, .. }, gain)) = norm_of_head {
             norm_in_place::<S>(to, gain, epsilon);
         }

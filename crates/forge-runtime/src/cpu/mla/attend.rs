@@ -61,7 +61,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let padded = record.next_multiple_of(16);
         // Each thread computes the row's own line itself, because the cached copy may not yet be written by
         // its thread.
-        let table_len = prologue.as_ref().map_or(0, |prepare| prepare.rotation.table_len());
+        let table_len = prologue.as_ref().map_or(0, |prepare| prepare.rope.table_len());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
         let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + table_len);
         let (queries, scratch) = scratch.split_at_mut(at_once * padded);
@@ -82,7 +82,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             totals.fill(total_from(0.0));
             let position = lines.position(row);
             if let Some(prepare) = prologue {
-                prepare.rotation.cos_sin(position, call.scalar(1), cos_sin);
+                prepare.rope.cos_sin(position, call.scalar(1), cos_sin);
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);

@@ -52,10 +52,10 @@ impl<C: KvElement> Task for Rows<'_, C> {
         let raw = Raw::find(call, prepare, rows, [width, rope_width]);
         let of_queries = prepare.heads * rope_width;
         let to = call.output::<f32>("q_rope", rows * of_queries);
-        let mut scratch = Scratch::take(prepare.rotation.table_len() + width + rope_width);
-        let (cos_sin, made) = scratch.split_at_mut(prepare.rotation.table_len());
+        let mut scratch = Scratch::take(prepare.rope.table_len() + width + rope_width);
+        let (cos_sin, made) = scratch.split_at_mut(prepare.rope.table_len());
         for row in call.static_range(rows, 1) {
-            prepare.rotation.cos_sin(lines.position(row), call.scalar(1), cos_sin);
+            prepare.rope.cos_sin(lines.position(row), call.scalar(1), cos_sin);
             let at = lines.of_row(row);
             // SAFETY: as above.
             unsafe {
@@ -146,7 +146,7 @@ impl<'a> Raw<'a> {
     /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
     pub(crate) unsafe fn line<S: Simd>(&self, row: usize, cos_sin: &[f32], to: &mut [f32]) {
-        let LatentPrepare { columns, epsilon, ref rotation, .. } = *self.prepare;
+        let LatentPrepare { columns, epsilon, ref rope, .. } = *self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
         let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.rope_width];
         let (latent, key) = to.split_at_mut(self.width);
@@ -154,7 +154,7 @@ impl<'a> Raw<'a> {
         unsafe {
             norm::<S>(of_latent, Some(self.gain), epsilon, latent);
             key.copy_from_slice(of_key);
-            rotation.rotate::<S>(key, cos_sin);
+            rope.rotate::<S>(key, cos_sin);
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> Raw<'a> {
         let at = row * queries_pitch + q_rope_first + head * self.rope_width;
         to.copy_from_slice(&self.queries[at..at + self.rope_width]);
         // SAFETY: the caller has checked the instruction set.
-        unsafe { self.prepare.rotation.rotate::<S>(to, cos_sin) };
+        unsafe { self.prepare.rope.rotate::<S>(to, cos_sin) };
     }
 }
 
