@@ -16,8 +16,10 @@ fn overwritten_buffers(plan: &Plan, load: Workload) -> Vec<String> {
     let once: Vec<(&Section, &Step)> = plan.steps_of(load).collect();
     // Adjacent steps that run once per tile all run for one tile before the next one.
     let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbors| {
-        let shares = plan.shares(neighbors[0].1, load);
-        shares.flat_map(|share| neighbors.iter().map(move |(section, step)| (*section, *step, share.start)))
+        let kv_ranges = plan.kv_ranges(neighbors[0].1, load);
+        kv_ranges.flat_map(|kv_range| {
+            neighbors.iter().map(move |(section, step)| (*section, *step, kv_range.start))
+        })
     });
     for (section, step, begin) in each_time {
         let instance = plan.instance(section, step, load).expect("it runs");

@@ -87,7 +87,7 @@ pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
         RowsOf::Row => load.rows,
         RowsOf::Wanted => load.wanted,
         RowsOf::Position => load.length,
-        RowsOf::Share => load.rows * load.splits,
+        RowsOf::Split => load.rows * load.splits,
     };
     scratch.rows.min(rows as usize)
 }

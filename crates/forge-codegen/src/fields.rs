@@ -178,7 +178,7 @@ fn rows(scratch: &Scratch) -> Option<&'static str> {
         RowsOf::Row => Some("rows"),
         RowsOf::Wanted => Some("logit_rows"),
         RowsOf::Position => Some("MLA_EXPAND_TILE"),
-        RowsOf::Share => Some("kv_splits"),
+        RowsOf::Split => Some("kv_splits"),
     }
 }
 

@@ -29,9 +29,9 @@ pub(crate) struct CacheText {
     /// Whether the cache holds latents (MLA).
     latents: bool,
     /// Threadgroups of a row per KV split, as a constant of the model.
-    sharers: &'static str,
+    groups_per_split: &'static str,
     /// Maximum attention threadgroups per GPU core.
-    at_once: u64,
+    groups_per_core: u64,
 }
 
 pub(crate) fn cache_text(plan: &Plan) -> CacheText {
@@ -66,8 +66,8 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         rings: format!("[{}]", rings.join(", ")),
         memory_bytes: number(plan.memory_bytes()),
         latents: latent_attend(plan).is_some(),
-        at_once: plan.shares_at_once(),
-        sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
+        groups_per_core: plan.attention_groups_per_core(),
+        groups_per_split: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
     }
 }
 

@@ -11,7 +11,7 @@ use forge_ir::LatentCache;
 use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, LatentAttend};
-use forge_planner::{Application, FEW, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
+use forge_planner::{Application, FEW, MAX_KV_SPLITS, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -320,7 +320,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     }
     constant("SMALL_BATCH_MAX", FEW, "Maximum rows that use the decode-sized kernels.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
-        constant("MAX_KV_SPLITS", MAX_SHARES, "Maximum KV splits of one pass: rows times splits per row.");
+        constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }
     constants
 }

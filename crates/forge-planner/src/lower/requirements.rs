@@ -2,7 +2,7 @@
 
 use crate::formats::Formats;
 use crate::options::Options;
-use crate::plan::regime::MAX_SHARES;
+use crate::plan::regime::MAX_KV_SPLITS;
 use forge_ir::{Apply, Diagnostic, Graph, Op, State, StateId};
 use forge_ops::{BLOCK, Format};
 
@@ -101,4 +101,4 @@ pub(crate) fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Dia
 }
 
 /// Maximum context length whose product with the number of splits fits in 32 bits.
-const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SHARES;
+const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_KV_SPLITS;

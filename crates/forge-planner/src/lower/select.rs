@@ -7,7 +7,7 @@ use crate::lower::reasons::reasons;
 use crate::lower::requirements::{cache_format, context, mixed_caches, shared_windows};
 use crate::lower::section::{Draft, Place, Source};
 use crate::options::Options;
-use crate::plan::regime::{FEW, MAX_SHARES, Regime, Schedule};
+use crate::plan::regime::{FEW, MAX_KV_SPLITS, Regime, Schedule};
 use crate::plan::{Function, Plan, RowsOf, Scratch, Section, Variant};
 use forge_ir::{Apply, BodyId, Diagnostic, Graph, StateId};
 use forge_kernels::Spec;
@@ -166,7 +166,7 @@ impl<'a> Select<'a> {
             RowsOf::Row => self.plan.chunk,
             RowsOf::Wanted => FEW,
             RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
-            RowsOf::Share => MAX_SHARES,
+            RowsOf::Split => MAX_KV_SPLITS,
         };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());
         self.plan.scratch.push(Scratch { name, width, per, rows, offset, bytes, lifetimes });

@@ -27,7 +27,7 @@ impl Scratch {
     /// Maximum bytes that a pass of this schedule uses.
     pub(crate) fn extent(&self, schedule: Schedule) -> usize {
         let rows = match (schedule, self.per) {
-            (Schedule::Batch, _) | (_, RowsOf::Share) => self.rows,
+            (Schedule::Batch, _) | (_, RowsOf::Split) => self.rows,
             (Schedule::Decode, _) => 1,
         };
         (self.width * rows * 4).next_multiple_of(ALIGNMENT)
@@ -91,7 +91,7 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
 
 /// Whether a thread that owns the same rows of both buffers would own different bytes.
 fn rows_misalign(a: &Scratch, b: &Scratch) -> bool {
-    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Share)
+    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Split)
 }
 
 /// Whether two buffers are live at the same step of a schedule.
@@ -132,7 +132,7 @@ fn floor(plan: &Plan) -> usize {
 mod tests {
     use super::*;
 
-    const PER: [RowsOf; 5] = [RowsOf::Pass, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Share];
+    const PER: [RowsOf; 5] = [RowsOf::Pass, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Split];
 
     fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> LiveRange {
         LiveRange { schedule, section, first, last }
@@ -144,7 +144,7 @@ mod tests {
             RowsOf::Pass => 1,
             RowsOf::Row | RowsOf::Position => 10,
             RowsOf::Wanted => 4,
-            RowsOf::Share => 3,
+            RowsOf::Split => 3,
         };
         Scratch { name, width, per, rows, offset: 0, bytes: 0, lifetimes }
     }
@@ -180,14 +180,14 @@ mod tests {
         let size_with = |second| place(&mut [batch("normed", (64, RowsOf::Row), 0), second]);
         assert_eq!(size_with(batch("heads", (64, RowsOf::Row), 1)), 2560);
         assert_eq!(size_with(batch("inner", (128, RowsOf::Row), 1)), 2560 + 5120);
-        for per in [RowsOf::Pass, RowsOf::Wanted, RowsOf::Position, RowsOf::Share] {
+        for per in [RowsOf::Pass, RowsOf::Wanted, RowsOf::Position, RowsOf::Split] {
             assert_eq!(size_with(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
         }
     }
 
     #[test]
     fn decode_allocates_all_kv_splits() {
-        let partials = scratch("partials", (64, RowsOf::Share), &[]);
+        let partials = scratch("partials", (64, RowsOf::Split), &[]);
         assert_eq!(partials.extent(Schedule::Decode), 3 * 256);
     }
 

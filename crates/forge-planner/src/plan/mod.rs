@@ -92,7 +92,7 @@ pub enum RowsOf {
     /// A position of an expanded KV tile.
     Position,
     /// A KV split of split-KV attention.
-    Share,
+    Split,
 }
 
 /// Consecutive steps of one section in one schedule, during which a buffer is live.

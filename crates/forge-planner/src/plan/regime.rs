@@ -10,7 +10,7 @@ pub const FEW: usize = 16;
 pub const SPLIT_POSITIONS: usize = 256;
 
 /// Maximum total KV splits in a small batch: rows times splits per row.
-pub const MAX_SHARES: usize = 128;
+pub const MAX_KV_SPLITS: usize = 128;
 
 /// Batch-size class of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

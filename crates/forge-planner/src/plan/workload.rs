@@ -1,6 +1,6 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
-use crate::plan::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
+use crate::plan::regime::{FEW, MAX_KV_SPLITS, Regime, SPLIT_POSITIONS};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
@@ -45,16 +45,16 @@ impl Workload {
     }
 
     /// Positions of a KV range attended to, summed over all rows.
-    pub(crate) fn attended(self, window: Option<usize>, share: &Range<u64>) -> u64 {
-        let in_share = |end: u64| end.clamp(share.start, share.end) - share.start;
+    pub(crate) fn attended(self, window: Option<usize>, kv_range: &Range<u64>) -> u64 {
+        let in_range = |end: u64| end.clamp(kv_range.start, kv_range.end) - kv_range.start;
         let seen =
-            |row: u64| in_share(self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
+            |row: u64| in_range(self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
         (0..self.rows.min(self.length)).map(seen).sum()
     }
 
     /// Distinct positions of a KV range that the rows attend to.
-    pub(crate) fn reached(self, window: Option<usize>, share: &Range<u64>) -> u64 {
-        let all = share.end - share.start;
+    pub(crate) fn reached(self, window: Option<usize>, kv_range: &Range<u64>) -> u64 {
+        let all = kv_range.end - kv_range.start;
         window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
     }
 }
@@ -68,7 +68,7 @@ impl Plan {
             let section = &self.sections[application.section];
             let steps = section.steps(load.regime().schedule()).iter();
             let run: Vec<&Step> = steps.filter(|step| self.instance(section, step, load).is_some()).collect();
-            let times = |step: &&Step| self.shares(step, load).count();
+            let times = |step: &&Step| self.kv_ranges(step, load).count();
             let dispatches = run.iter().map(times).sum();
             counts.dispatches += dispatches;
             counts.barriers += run.iter().filter(|step| step.waits).map(times).sum::<usize>();
@@ -115,14 +115,12 @@ impl Plan {
     }
 
     /// KV ranges that a step runs over, one per repetition: all positions, or one KV tile.
-    pub fn shares(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
-        let share = match (step.condition, self.mla_expand) {
+    pub fn kv_ranges(&self, step: &Step, load: Workload) -> impl Iterator<Item = Range<u64>> {
+        let tile = match (step.condition, self.mla_expand) {
             (Condition::Expanded, Some(mla_expand)) => mla_expand.tile as u64,
             _ => load.length.max(1),
         };
-        (0..load.length.max(1))
-            .step_by(share as usize)
-            .map(move |begin| begin..load.length.min(begin + share))
+        (0..load.length.max(1)).step_by(tile as usize).map(move |begin| begin..load.length.min(begin + tile))
     }
 
     /// Rows of a section's steps.
@@ -146,12 +144,12 @@ impl Plan {
         if load.rows > FEW as u64 {
             return 1;
         }
-        let wanted = self.shares_at_once() * u64::from(cores) / (heads * load.rows);
-        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
+        let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * load.rows);
+        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_KV_SPLITS as u64 / load.rows)
     }
 
     /// Threadgroups of small-batch attention per core in one wave. One more would start only when these end.
-    pub fn shares_at_once(&self) -> u64 {
+    pub fn attention_groups_per_core(&self) -> u64 {
         let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
             Spec::AttendSplit(attend) => Some(attend.layout.knobs.at_once(attend.op.width)),
             Spec::LatentAttend(_) => Some(AT_ONCE),

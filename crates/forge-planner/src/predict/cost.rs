@@ -70,9 +70,9 @@ impl AddAssign for Cost {
 pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Workload) -> Cost {
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
     let mut cost = Cost::default();
-    for share in plan.shares(step, load) {
-        let rows = if step.of_tile { share.end - share.start } else { plan.rows_of(section, load) };
-        cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, share));
+    for kv_range in plan.kv_ranges(step, load) {
+        let rows = if step.of_tile { kv_range.end - kv_range.start } else { plan.rows_of(section, load) };
+        cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, kv_range));
     }
     cost
 }
@@ -152,22 +152,22 @@ pub(crate) struct Amounts {
     /// Positions before the first row.
     pub(crate) before: u64,
     /// Positions before the current KV tile, in expanded MLA.
-    pub(crate) shares_before: u64,
+    pub(crate) positions_before_tile: u64,
     /// KV splits per row.
     pub(crate) splits: u64,
 }
 
 impl Amounts {
-    fn of(spec: &Spec, rows: u64, load: Workload, share: Range<u64>) -> Amounts {
+    fn of(spec: &Spec, rows: u64, load: Workload, kv_range: Range<u64>) -> Amounts {
         let window = window(spec);
         let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
         Amounts {
             rows,
-            reached: load.reached(window, &share),
-            attended: load.attended(window, &share),
+            reached: load.reached(window, &kv_range),
+            attended: load.attended(window, &kv_range),
             chosen: chosen as u64,
             before: load.length.saturating_sub(load.rows),
-            shares_before: share.start,
+            positions_before_tile: kv_range.start,
             splits: load.splits,
         }
     }
@@ -310,7 +310,7 @@ impl Counted<'_> {
             // The combine step reads the weights of the routes, not the expert indices.
             (Spec::ExpertsCombine(_), "routes") => (all / 2, 0),
             (spec, _) if spec.carries(parameter) => {
-                (if self.amounts.shares_before > 0 { all } else { 0 }, all)
+                (if self.amounts.positions_before_tile > 0 { all } else { 0 }, all)
             }
             (Spec::MlaAttentionExpanded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
             (Spec::MlaAttentionExpanded(_), "keys" | "k_rope" | "values") => {

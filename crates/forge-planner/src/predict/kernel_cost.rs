@@ -48,7 +48,7 @@ impl Plan {
             chosen: 1 << 10,
             before: 1 << 20,
             // Most contexts fit in one tile.
-            shares_before: 0,
+            positions_before_tile: 0,
             splits: 1,
         };
         let cost = |amounts| cost_of(self, (section, step), &self.kernels[kernel], amounts);

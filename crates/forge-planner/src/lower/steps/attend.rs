@@ -107,7 +107,7 @@ impl Select<'_> {
     ) {
         let Some(state) = self.state(draft, attend.cache) else { return };
         let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
-        let partials = self.scratch("partials", query_heads * (width + 2), RowsOf::Share);
+        let partials = self.scratch("partials", query_heads * (width + 2), RowsOf::Split);
         let heads = self.target(draft, list, operation, "heads");
         let Attend { scale, window, softcap, .. } = *attend;
         // A window that is at least as long as the context has no effect.

@@ -202,7 +202,7 @@ impl Select<'_> {
                 None
             }
         };
-        let partials = self.scratch("partials", heads * (width + 2), RowsOf::Share);
+        let partials = self.scratch("partials", heads * (width + 2), RowsOf::Split);
         let to = self.target(draft, list, operation, &operation.name);
         arguments.extend([
             LATENTS,
