@@ -215,7 +215,7 @@ fn expression(body: &Body, node: &Node) -> String {
 
 /// Routing weights as a formula.
 fn route<'a>(logits: &str, routing: &Routing, name: impl Fn(ParamId) -> &'a str) -> String {
-    let Routing { scores, chosen, correction, groups, shares, factor, scale } = routing;
+    let Routing { scores, chosen, correction, groups, renormalize, factor, scale } = routing;
     let mut text = format!("route({logits}, {} of {}", chosen, scores.name());
     if let Some(correction) = correction {
         text += &format!(" + {}", name(*correction));
@@ -223,7 +223,7 @@ fn route<'a>(logits: &str, routing: &Routing, name: impl Fn(ParamId) -> &'a str)
     if let Some(Groups { count, kept, best }) = groups {
         text += &format!(", {kept} of {count} groups by their {best} best");
     }
-    text += if *shares { ", shares)" } else { ")" };
+    text += if *renormalize { ", renormalize)" } else { ")" };
     if *factor != 1.0 {
         text += &format!(" * {factor}");
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// How router logits become expert weights.
 ///
 /// Each expert has a score; the `chosen` experts with the largest scores are selected. The weight of an
-/// expert is its score, divided by the sum of the selected ones if `shares`, times `factor`, times the
+/// expert is its score, divided by the sum of the selected ones if `renormalize`, times `factor`, times the
 /// expert's scale.
 ///
 /// Ties go to the lower index. NaN counts as larger than any number, so that it is selected and shows in the
@@ -28,7 +28,7 @@ pub struct Routing {
     /// Expert groups, for group-limited routing.
     pub groups: Option<Groups>,
     /// Whether weights are normalized over the selected experts.
-    pub shares: bool,
+    pub renormalize: bool,
     /// Multiplies every weight.
     pub factor: f32,
     /// `[experts]`, multiplies each expert's weight.
@@ -135,7 +135,7 @@ mod tests {
             chosen: 2,
             correction: None,
             groups: None,
-            shares: true,
+            renormalize: true,
             factor: 1.0,
             scale: None,
         };

@@ -302,7 +302,7 @@ fn rejects_impossible_experts() {
         scores: Scores::Softmax,
         correction: false,
         groups: None,
-        shares: true,
+        renormalize: true,
         factor: 1.0,
         scale: false,
         shared: 0,

@@ -343,7 +343,7 @@ fn experts() {
         scores: Scores::Softmax,
         correction: false,
         groups: None,
-        shares: true,
+        renormalize: true,
         factor: 1.0,
         scale: false,
         shared: 0,

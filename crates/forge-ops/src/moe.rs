@@ -54,7 +54,7 @@ pub struct Route {
     /// Expert groups for group-limited routing.
     pub groups: Option<Groups>,
     /// Whether weights are normalized by the sum over the chosen experts.
-    pub shares: bool,
+    pub renormalize: bool,
     /// Factor of every weight.
     pub factor: f32,
     /// Whether each expert's weight is multiplied by its scale (f32, `[experts]`).

@@ -27,7 +27,7 @@ fn weights(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<f32> 
     let scores = scores(logits, routing.scores);
     let chosen = chosen(&ranks(logits, &scores, routing, vectors.correction), routing);
     let sum: f64 = chosen.iter().map(|expert| scores[*expert]).sum();
-    let divisor = if routing.shares { sum + SUM_EPSILON } else { 1.0 };
+    let divisor = if routing.renormalize { sum + SUM_EPSILON } else { 1.0 };
     let mut weights = vec![0.0; logits.len()];
     for expert in chosen {
         let scale = vectors.scale.map_or(1.0, |scale| f64::from(scale[expert]));
@@ -141,7 +141,7 @@ mod tests {
         chosen: 2,
         correction: None,
         groups: None,
-        shares: false,
+        renormalize: false,
         factor: 1.0,
         scale: None,
     };
@@ -160,10 +160,10 @@ mod tests {
     fn routing_weights_are_scores_or_softmax_times_factor_and_scale() {
         let logits = [0.0, 2_f32.ln(), 5_f32.ln(), -1e9];
         assert_eq!(routed(&logits, &PLAIN, Vectors::default()), [0.0, 0.25, 0.625, 0.0]);
-        let shares = Routing { shares: true, factor: 7.0, ..PLAIN };
-        assert_eq!(routed(&logits, &shares, Vectors::default()), [0.0, 2.0, 5.0, 0.0]);
+        let renormalize = Routing { renormalize: true, factor: 7.0, ..PLAIN };
+        assert_eq!(routed(&logits, &renormalize, Vectors::default()), [0.0, 2.0, 5.0, 0.0]);
         let scale = Vectors { scale: Some(&[9.0, 2.0, 3.0, 9.0]), ..Vectors::default() };
-        assert_eq!(routed(&logits, &shares, scale), [0.0, 4.0, 15.0, 0.0]);
+        assert_eq!(routed(&logits, &renormalize, scale), [0.0, 4.0, 15.0, 0.0]);
         let sigmoid = Routing { scores: Scores::Sigmoid, ..PLAIN };
         assert_eq!(routed(&[0.0, 3_f32.ln(), -9.0], &sigmoid, Vectors::default()), [0.5, 0.75, 0.0]);
     }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn can_select_all_experts() {
-        let all = Routing { chosen: 4, shares: true, ..PLAIN };
+        let all = Routing { chosen: 4, renormalize: true, ..PLAIN };
         assert_eq!(routed(&[1.0; 4], &all, Vectors::default()), [0.25; 4]);
     }
 
@@ -203,8 +203,8 @@ mod tests {
             weights.iter().map(|weight| weight.is_nan()).collect::<Vec<_>>(),
             [true, true, false, false, false]
         );
-        let shares = Routing { shares: true, ..sigmoid };
-        assert!(routed(&[1.0, nan, 2.0], &shares, Vectors::default())[2].is_nan());
+        let renormalize = Routing { renormalize: true, ..sigmoid };
+        assert!(routed(&[1.0, nan, 2.0], &renormalize, Vectors::default())[2].is_nan());
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn weights_with_zero_sum_are_zero() {
-        let sigmoid = Routing { scores: Scores::Sigmoid, shares: true, ..PLAIN };
+        let sigmoid = Routing { scores: Scores::Sigmoid, renormalize: true, ..PLAIN };
         assert_eq!(routed(&[-1e4; 3], &sigmoid, Vectors::default()), [0.0; 3]);
     }
 }

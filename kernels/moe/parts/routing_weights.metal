@@ -6,7 +6,7 @@
 {% else %}
     const float largest = simd_max(own_logits[lane_expert]);
     float weight = exp(own_logits[lane_expert] - largest);
-{% if not shares %}
+{% if not renormalize %}
     float total = 0.0f;
     for (uint expert = lane; expert < {{ candidates }}u; expert += 32u) {
         total += exp(own_logits[expert] - largest);
@@ -14,7 +14,7 @@
     weight /= simd_sum(total);
 {% endif %}
 {% endif %}
-{% if shares %}
+{% if renormalize %}
     weight /= simd_sum(lane < {{ picked }}u ? weight : 0.0f){% if scores == "sigmoid" %} + {{ no_sum }}{% endif %};
 {% endif %}
 {% if factor != 1 %}

@@ -39,7 +39,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
         Some(_) => config.reject("topk_method", "expected greedy or group_limited_greedy", &[]),
     }
-    experts.share(config, &model.mlp, model.layers, [2, 0]);
+    experts.read_deepseek(config, &model.mlp, model.layers, [2, 0]);
     model.experts = Some(experts);
     Box::new(model)
 }

@@ -34,10 +34,10 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let keys = &["n_routed_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Sigmoid);
     experts.choice.correction = Some("e_score_correction_bias");
-    experts.choice.shares = config.flag_or("norm_topk_prob", true);
+    experts.choice.renormalize = config.flag_or("norm_topk_prob", true);
     experts.choice.factor = config.positive_or("routed_scaling_factor", 2.5) as f32;
     experts.choice.groups = groups(config, &experts, 2, [8, 4]);
-    experts.share(config, &model.mlp, model.layers, [1, 3]);
+    experts.read_deepseek(config, &model.mlp, model.layers, [1, 3]);
     model.experts = Some(experts);
     // Multi-token prediction layers follow the last; they do not change logits.
     model.ignores_further_layers = true;

@@ -133,7 +133,7 @@ fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     let inner = config.count("moe_intermediate_size");
     let mut experts =
         Experts::read_with_top_k(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
-    experts.choice.shares = true;
+    experts.choice.renormalize = true;
     experts.joined = true;
     Some(experts)
 }

@@ -44,7 +44,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.windows = Windows::alternating_or(config, model.layers, model.context, WINDOW);
     let keys = &["num_local_experts", "num_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, model.mlp.inner), Scores::Softmax);
-    experts.choice.shares = true;
+    experts.choice.renormalize = true;
     experts.router = "router";
     experts.bias = true;
     experts.alternate = true;

@@ -28,7 +28,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     let keys = &["num_local_experts", "num_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, model.mlp.inner), Scores::Softmax);
-    experts.choice.shares = true;
+    experts.choice.renormalize = true;
     experts.module = "block_sparse_moe";
     experts.projections = ["w1", "w3", "w2"];
     model.experts = Some(experts);

@@ -25,7 +25,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.windows = Windows::before_max_window_layers(config, model.layers, model.context);
     let shared = config.count("shared_expert_intermediate_size");
     let mut experts = experts(config, &model.mlp, shared);
-    experts.choice.shares = config.flag_or("norm_topk_prob", false);
+    experts.choice.renormalize = config.flag_or("norm_topk_prob", false);
     experts.dense = dense(config, model.layers);
     model.experts = Some(experts);
     Box::new(model)

@@ -31,7 +31,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
 fn read_text(config: &Section<'_>) -> Decoder {
     let mut model = qwen3_5::read_with_pictures(config, &DEFAULTS);
     let mut experts = qwen2_moe::experts(config, &model.mlp, model.mlp.inner);
-    experts.choice.shares = true;
+    experts.choice.renormalize = true;
     model.experts = Some(experts);
     model
 }

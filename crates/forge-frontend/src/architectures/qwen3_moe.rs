@@ -29,7 +29,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let inner = config.count("moe_intermediate_size");
     let keys = &["num_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
-    experts.choice.shares = config.flag_or("norm_topk_prob", false);
+    experts.choice.renormalize = config.flag_or("norm_topk_prob", false);
     experts.dense = crate::architectures::qwen2_moe::dense(config, model.layers);
     model.experts = Some(experts);
     Box::new(model)

@@ -20,7 +20,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = qwen3_5::read_mixed(config, &DEFAULTS, Stored::ByHead);
     let shared = config.count("shared_expert_intermediate_size");
     let mut experts = qwen2_moe::experts(config, &model.mlp, shared);
-    experts.choice.shares = config.flag_or("norm_topk_prob", true);
+    experts.choice.renormalize = config.flag_or("norm_topk_prob", true);
     experts.dense = qwen2_moe::dense(config, model.layers);
     model.experts = Some(experts);
     // Multi-token prediction layers do not change logits.

@@ -80,22 +80,26 @@ impl DeltaNet {
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let (keys, values) = (self.key_heads * self.key_width, self.value_heads * self.value_width);
         let heads = self.value_heads;
-        let shares = heads / self.key_heads;
+        let heads_per_key = heads / self.key_heads;
         let parts = match self.stored {
             Stored::ByHead => {
-                let (key, value) = (self.key_width, shares * self.value_width);
+                let (key, value) = (self.key_width, heads_per_key * self.value_width);
                 let part = |first, rows| {
                     ("in_proj_qkvz", Some(WeightSlice::Groups { first, rows, of: 2 * key + 2 * value }))
                 };
-                let number =
-                    |first| ("in_proj_ba", Some(WeightSlice::Groups { first, rows: shares, of: 2 * shares }));
+                let number = |first| {
+                    (
+                        "in_proj_ba",
+                        Some(WeightSlice::Groups { first, rows: heads_per_key, of: 2 * heads_per_key }),
+                    )
+                };
                 [
                     part(0, key),
                     part(key, key),
                     part(2 * key, value),
                     part(2 * key + value, value),
                     number(0),
-                    number(shares),
+                    number(heads_per_key),
                 ]
             }
             Stored::Apart => {

@@ -51,7 +51,7 @@ pub(crate) struct Router {
     /// Expert groups.
     pub(crate) groups: Option<Groups>,
     /// Whether weights are normalized over the selected experts.
-    pub(crate) shares: bool,
+    pub(crate) renormalize: bool,
     /// Multiplies every weight.
     pub(crate) factor: f32,
 }
@@ -102,14 +102,14 @@ impl Experts {
             let message = format!("cannot select {chosen} of {count} experts");
             config.report_inconsistency(read_with_top_k, message);
         }
-        let (correction, groups, shares, factor) = (None, None, false, 1.0);
+        let (correction, groups, renormalize, factor) = (None, None, false, 1.0);
         Experts {
             hidden: mlp.hidden,
             count,
             inner,
             gating: Gating::Plain(mlp.activation),
             bias: false,
-            choice: Router { scores, chosen, correction, groups, shares, factor },
+            choice: Router { scores, chosen, correction, groups, renormalize, factor },
             shared: None,
             module: "mlp",
             router: "gate",
@@ -120,9 +120,15 @@ impl Experts {
         }
     }
 
-    /// Adds DeepSeek's options: `n_shared_experts` shared experts and dense MLPs in the first
+    /// Reads DeepSeek's options: `n_shared_experts` shared experts and dense MLPs in the first
     /// `first_k_dense_replace` of `layers` layers. `usual` has their defaults.
-    pub(crate) fn share(&mut self, config: &Section<'_>, mlp: &Mlp, layers: usize, usual: [usize; 2]) {
+    pub(crate) fn read_deepseek(
+        &mut self,
+        config: &Section<'_>,
+        mlp: &Mlp,
+        layers: usize,
+        usual: [usize; 2],
+    ) {
         let inner = self.inner * config.count_or("n_shared_experts", usual[0]);
         let mlp = Mlp { inner, ..*mlp };
         self.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
@@ -158,8 +164,8 @@ impl Experts {
         module: &str,
         [correction, scale]: [Option<ParamId>; 2],
     ) -> ValueId {
-        let Router { scores, chosen, groups, shares, factor, .. } = self.choice;
-        let routing = Routing { scores, chosen, correction, groups, shares, factor, scale };
+        let Router { scores, chosen, groups, renormalize, factor, .. } = self.choice;
+        let routing = Routing { scores, chosen, correction, groups, renormalize, factor, scale };
         let weights = layer.route("weights", logits, routing);
         let stacked = STACKED.map(|name| format!("{module}.{name}"));
         let stacked = stacked.iter().find(|name| layer.has(&format!("{name}.{}.weight", OF_STACKED[0])));

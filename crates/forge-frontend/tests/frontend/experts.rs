@@ -161,14 +161,14 @@ fn config_selects_the_moe_layers() {
 
 #[test]
 fn routing_weight_normalization_depends_on_the_architecture() {
-    let shares = |family: &str, own: Value| {
+    let renormalize = |family: &str, own: Value| {
         let graph = graph(&small(family, &own));
-        routings(&graph).iter().map(|routing| routing.shares).collect::<Vec<bool>>()
+        routings(&graph).iter().map(|routing| routing.renormalize).collect::<Vec<bool>>()
     };
-    assert_eq!(shares("mixtral", json!({"num_local_experts": 4})), [true; 4]);
-    let own = |shares: bool| json!({"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": shares});
-    assert_eq!(shares("qwen3_moe", own(true)), [true; 4]);
-    assert_eq!(shares("qwen3_moe", own(false)), [false; 4]);
+    assert_eq!(renormalize("mixtral", json!({"num_local_experts": 4})), [true; 4]);
+    let own = |renormalize: bool| json!({"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": renormalize});
+    assert_eq!(renormalize("qwen3_moe", own(true)), [true; 4]);
+    assert_eq!(renormalize("qwen3_moe", own(false)), [false; 4]);
 }
 
 /// Removes and returns the expert tensors of one projection of one layer, in order of expert index.

@@ -245,9 +245,9 @@ mod tests {
     }
 
     fn routing(chosen: usize) -> Routing {
-        let (scores, correction, groups, shares, factor, scale) =
+        let (scores, correction, groups, renormalize, factor, scale) =
             (Scores::Softmax, None, None, false, 1.0, None);
-        Routing { scores, chosen, correction, groups, shares, factor, scale }
+        Routing { scores, chosen, correction, groups, renormalize, factor, scale }
     }
 
     /// A vocabulary of 5 tokens, one attention layer, and a head.

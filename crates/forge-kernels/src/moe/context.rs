@@ -23,7 +23,7 @@ struct Choice {
     row_logits: usize,
     scores: &'static str,
     correction: bool,
-    shares: bool,
+    renormalize: bool,
     factor: f32,
     scale: bool,
     /// Whether the ranking uses anything besides the logit.
@@ -57,7 +57,7 @@ impl Choice {
             row_logits: route.logits(),
             scores: route.scores.name(),
             correction: route.correction,
-            shares: route.shares,
+            renormalize: route.renormalize,
             factor: route.factor,
             scale: route.scale,
             ranked,

@@ -16,7 +16,7 @@ pub(crate) fn routes() -> Vec<Route> {
         scores: Scores::Softmax,
         correction: false,
         groups: None,
-        shares: true,
+        renormalize: true,
         factor: 1.0,
         scale: false,
         shared: 0,
@@ -24,7 +24,7 @@ pub(crate) fn routes() -> Vec<Route> {
     };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     vec![
-        Route { experts: 5, chosen: 5, shares: false, factor: 2.5, scale: true, ..plain },
+        Route { experts: 5, chosen: 5, renormalize: false, factor: 2.5, scale: true, ..plain },
         Route { experts: 60, chosen: 4, scores: Scores::Sigmoid, ..plain },
         Route { correction: true, ..plain },
         Route { experts: 512, chosen: 16, scores: Scores::Sigmoid, correction: true, factor: 2.5, ..plain },
@@ -36,9 +36,9 @@ pub(crate) fn routes() -> Vec<Route> {
             correction: true,
             ..plain
         },
-        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shares: false, ..plain },
+        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), renormalize: false, ..plain },
         Route { shared: 1, ..plain },
-        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..plain },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, renormalize: false, ..plain },
         plain,
     ]
 }

@@ -10,7 +10,7 @@ pub(crate) const PLAIN: Route = Route {
     scores: Scores::Softmax,
     correction: false,
     groups: None,
-    shares: true,
+    renormalize: true,
     factor: 1.0,
     scale: false,
     shared: 0,
@@ -49,7 +49,7 @@ pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &
         }
     };
     let chosen = best(&rank, places, route.chosen);
-    let sum: f64 = if route.shares { chosen.iter().map(|e| score(wide[*e])).sum() } else { 1.0 };
+    let sum: f64 = if route.renormalize { chosen.iter().map(|e| score(wide[*e])).sum() } else { 1.0 };
     let scale = |e: usize| if route.scale { f64::from(scale[e]) } else { 1.0 };
     let of_shared = gate.first().map_or(1.0, |logit| 1.0 / (1.0 + f64::from(-logit).exp()));
     let shared = (route.experts..).take(route.shared).map(|e| (e, of_shared));
@@ -64,15 +64,15 @@ fn routes_match_the_definition() {
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     let routes = [
         PLAIN,
-        Route { chosen: 7, shares: false, factor: 2.5, scale: true, ..PLAIN },
+        Route { chosen: 7, renormalize: false, factor: 2.5, scale: true, ..PLAIN },
         Route { correction: true, ..PLAIN },
         Route { experts: 512, chosen: 16, correction: true, ..sigmoid },
-        Route { experts: 100, chosen: 8, shares: false, ..sigmoid },
+        Route { experts: 100, chosen: 8, renormalize: false, ..sigmoid },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
         Route { shared: 1, ..PLAIN },
         Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
-        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, renormalize: false, ..PLAIN },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid },
     ];
     let mut random = Random(3);

@@ -22,7 +22,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
         scores: Scores::Softmax,
         correction: false,
         groups: None,
-        shares: true,
+        renormalize: true,
         factor: 1.0,
         scale: false,
         shared: 0,
@@ -30,7 +30,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
     };
     let groups = Some(Groups { count: 6, kept: 3, best: 2 });
     let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route };
-    let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route };
+    let scaled = Route { renormalize: false, scale: true, correction: true, factor: 2.5, ..route };
     let inner = |norm, route: Option<Route>| Kernel {
         op: ExpertsInner {
             format,
@@ -98,14 +98,14 @@ pub(crate) fn shared_experts(format: Format) -> Vec<Case> {
         scores: Scores::Sigmoid,
         correction: true,
         groups: Some(Groups { count: 6, kept: 3, best: 2 }),
-        shares: true,
+        renormalize: true,
         factor: 2.5,
         scale: false,
         shared: 2,
         gated: true,
     };
     let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route };
-    let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated };
+    let of_softmax = Route { scores: Scores::Softmax, correction: false, renormalize: false, ..ungated };
     let inner = |norm, route: Route| Kernel {
         op: ExpertsInner {
             format,

@@ -12,7 +12,7 @@ pub(crate) const PLAIN: Route = Route {
     scores: Scores::Softmax,
     correction: false,
     groups: None,
-    shares: true,
+    renormalize: true,
     factor: 1.0,
     scale: false,
     shared: 0,
@@ -58,7 +58,7 @@ pub(crate) fn routed(
     };
     let chosen = best(&rank, places, route.chosen);
     let sum: f64 =
-        if route.shares { chosen.iter().map(|e| score(wide[*e])).sum::<f64>() + 1e-20 } else { 1.0 };
+        if route.renormalize { chosen.iter().map(|e| score(wide[*e])).sum::<f64>() + 1e-20 } else { 1.0 };
     let scale = |e: usize| if route.scale { f64::from(scale[e]) } else { 1.0 };
     let weight = |e: &usize| score(wide[*e]) / sum * f64::from(route.factor) * scale(*e);
     let of_shared = gate.first().map_or(1.0, |logit| 1.0 / (1.0 + f64::from(-logit).exp()));
@@ -73,10 +73,10 @@ fn ways() -> Vec<Route> {
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     vec![
         PLAIN,
-        Route { chosen: 7, shares: false, factor: 2.5, scale: true, ..PLAIN },
+        Route { chosen: 7, renormalize: false, factor: 2.5, scale: true, ..PLAIN },
         Route { correction: true, ..PLAIN },
         Route { experts: 64, chosen: 16, correction: true, ..sigmoid },
-        Route { experts: 100, chosen: 8, shares: false, ..sigmoid },
+        Route { experts: 100, chosen: 8, renormalize: false, ..sigmoid },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
         // Groups with many lanes each, and groups with one lane each.
@@ -86,7 +86,7 @@ fn ways() -> Vec<Route> {
         // With shared experts.
         Route { shared: 1, ..PLAIN },
         Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
-        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, renormalize: false, ..PLAIN },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shared: 2, gated: true, ..sigmoid },
     ]

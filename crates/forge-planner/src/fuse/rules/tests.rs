@@ -21,7 +21,7 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
         chosen: 2,
         correction: None,
         groups,
-        shares: true,
+        renormalize: true,
         factor: 1.0,
         scale: None,
     };

@@ -286,7 +286,7 @@ fn route_spec(choice: &FusedRouting, logits: usize) -> forge_ops::Route {
         scores: routing.scores,
         correction: routing.correction.is_some(),
         groups: routing.groups,
-        shares: routing.shares,
+        renormalize: routing.renormalize,
         factor: routing.factor,
         scale: routing.scale.is_some(),
         shared: *shared,

@@ -90,7 +90,7 @@ impl<'a> Router<'a> {
 
     /// Computes the weights of the chosen experts, as bits.
     fn weigh(&self, logits: &[f32], experts: &[u32], bits: &mut [u32]) {
-        let Route { scores, shares, factor, .. } = *self.shape;
+        let Route { scores, renormalize, factor, .. } = *self.shape;
         let (largest, total) = softmax(logits);
         let score = |logit: f32| match scores {
             Scores::Sigmoid => sigmoid(logit),
@@ -102,7 +102,7 @@ impl<'a> Router<'a> {
             *weight = score(logits[*expert as usize]);
         }
         let sum: f32 = weights.iter().sum();
-        let divisor = match (shares, scores) {
+        let divisor = match (renormalize, scores) {
             (false, _) => 1.0,
             (true, Scores::Softmax) => sum,
             (true, Scores::Sigmoid) => sum + SIGMOID_SUM_EPSILON,
