@@ -33,8 +33,8 @@ kernel void {{ name }}(
     highest = simd_max(highest);
     float total = 0.0f;
     for (uint split = lane; split < args.splits; split += 32u) {
-        device const float* share = partial + split * {{ width + 2 }}u;
-        total += exp(share[{{ width }}] - highest) * share[{{ width + 1 }}];
+        device const float* split_partial = partial + split * {{ width + 2 }}u;
+        total += exp(split_partial[{{ width }}] - highest) * split_partial[{{ width + 1 }}];
     }
     total = simd_sum(total);
 
@@ -44,14 +44,14 @@ kernel void {{ name }}(
 {% if width % 32 != 0 %}
     if (channel < {{ width }}u) {
         for (uint split = thread_id / {{ padded }}u; split < args.splits; split += {{ parts }}u) {
-            device const float* share = partial + split * {{ width + 2 }}u;
-            sum += exp(share[{{ width }}] - highest) * share[channel];
+            device const float* split_partial = partial + split * {{ width + 2 }}u;
+            sum += exp(split_partial[{{ width }}] - highest) * split_partial[channel];
         }
     }
 {% else %}
     for (uint split = thread_id / {{ padded }}u; split < args.splits; split += {{ parts }}u) {
-        device const float* share = partial + split * {{ width + 2 }}u;
-        sum += exp(share[{{ width }}] - highest) * share[channel];
+        device const float* split_partial = partial + split * {{ width + 2 }}u;
+        sum += exp(split_partial[{{ width }}] - highest) * split_partial[channel];
     }
 {% endif %}
     sums[thread_id] = sum;

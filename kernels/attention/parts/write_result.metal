@@ -38,11 +38,11 @@
                 heads[(first_head + head) * {{ width }}u + c] = sum / whole;
 {% endif %}
             } else {
-                device float* share = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
-                share[c] = sum;
+                device float* split_partial = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
+                split_partial[c] = sum;
                 if (c == 0u) {
-                    share[{{ width }}] = highest / {{ base_2 }};
-                    share[{{ width + 1 }}] = whole;
+                    split_partial[{{ width }}] = highest / {{ base_2 }};
+                    split_partial[{{ width + 1 }}] = whole;
                 }
             }
         }
