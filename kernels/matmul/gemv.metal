@@ -140,7 +140,7 @@ kernel void {{ name }}(
     threadgroup float partials[{{ simdgroups * rows_per_simdgroup }}];
 {% endif %}
 {% if own_norm and split > 1 %}
-    threadgroup float shares[{{ split }}];  // sums of squares of x, by part of the columns
+    threadgroup float partial_squares[{{ split }}];  // sums of squares of x, by part of the columns
 {% endif %}
 {% if split > 1 %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u;
@@ -171,7 +171,7 @@ kernel void {{ name }}(
     squared = simd_sum(squared);
 {% if split > 1 %}
     if (lane == 0u && simdgroup_id < {{ split }}u) {
-        shares[part] = squared;
+        partial_squares[part] = squared;
     }
 {% else %}
     const float factor = rsqrt(squared / {{ inputs_float }} + {{ own_norm.epsilon }});
@@ -206,7 +206,7 @@ kernel void {{ name }}(
         squared = 0.0f;
         #pragma unroll
         for (uint p = 0u; p < {{ split }}u; p++) {
-            squared += shares[p];
+            squared += partial_squares[p];
         }
         const float factor = rsqrt(squared / {{ inputs_float }} + {{ own_norm.epsilon }});
 {% endif %}

@@ -65,7 +65,7 @@ kernel void {{ name }}(
     threadgroup float q_rope[{{ group * rope_width }}];  // RoPE queries of all heads
     threadgroup float line[{{ padded }}];  // the row's latent and RoPE key, then zeros
 {% if simdgroups > 1 %}
-    threadgroup float shares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
+    threadgroup float partial_squares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
 {% endif %}
 {% endif %}
     const uint split = group.x;

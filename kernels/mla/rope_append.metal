@@ -36,7 +36,7 @@ kernel void {{ name }}(
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float line[{{ record }}];  // the row's latent and RoPE key
 {% if simdgroups > 1 %}
-    threadgroup float shares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
+    threadgroup float partial_squares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
 {% endif %}
     const uint row = group.y;
     const uint position = positions[row];

@@ -7,13 +7,13 @@
     squares = simd_sum(squares);
 {% if simdgroups > 1 %}
     if (lane == 0u) {
-        shares[simdgroup_id] = squares;
+        partial_squares[simdgroup_id] = squares;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float all_squares = 0.0f;
     #pragma unroll
     for (uint i = 0u; i < {{ simdgroups }}u; i++) {
-        all_squares += shares[i];
+        all_squares += partial_squares[i];
     }
     const float factor = rsqrt(all_squares / {{ width_float }} + {{ epsilon }});
 {% else %}
