@@ -68,7 +68,7 @@ kernel void {{ name }}(
             add_to(&low[255u + search], &high[255u + search], sum);
             threadgroup_barrier(mem_flags::mem_threadgroup);
             const ulong total = sum_of(&low[255u + search], &high[255u + search]);
-            needed = is_last ? high_word(random_bits(draw[4], draw[5], draw[6]), total) + 1ul : share_of(total, setting);
+            needed = is_last ? high_word(random_bits(draw[4], draw[5], draw[6]), total) + 1ul : fraction_of(total, setting);
         }
 
         found = 0ul;

@@ -27,7 +27,7 @@ inline ulong high_word(ulong a, ulong b) {
 }
 
 // `parts` / 2^32 of a sum, rounded up.
-inline ulong share_of(ulong sum, uint parts) {
+inline ulong fraction_of(ulong sum, uint parts) {
     const ulong lower = (sum & 0xfffffffful) * parts;
     return (sum >> 32u) * parts + (lower >> 32u) + ulong(uint(lower) != 0u);
 }

@@ -5,10 +5,10 @@
 inline float gelu(float x) {
     const float far = min(fabs(x), 12.0f);
     const float t = 1.0f / (1.0f + 0.23164189f * far);
-    float share = 0.5307027f;
-    share = share * t - 0.726576f;
-    share = share * t + 0.7107069f;
-    share = share * t - 0.14224836f;
-    share = share * t + 0.1274148f;
-    return max(x, 0.0f) - fabs(x) * (share * t * exp(-0.5f * far * far));
+    float poly = 0.5307027f;
+    poly = poly * t - 0.726576f;
+    poly = poly * t + 0.7107069f;
+    poly = poly * t - 0.14224836f;
+    poly = poly * t + 0.1274148f;
+    return max(x, 0.0f) - fabs(x) * (poly * t * exp(-0.5f * far * far));
 }
