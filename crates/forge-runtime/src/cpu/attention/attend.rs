@@ -65,7 +65,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let (rows, group, padded) = (of.positions.len(), of.group(), width.next_multiple_of(16));
         let at_once = rows.div_ceil(call.workers() * 2).clamp(1, AttentionTile::most_rows(group));
         let mut scratch = Scratch::take(AttentionTile::scratch_len(at_once * group, padded));
-        let mut share = AttentionTile::new(&mut scratch, at_once * group, group, padded);
+        let mut tile = AttentionTile::new(&mut scratch, at_once * group, group, padded);
         for item in call.claim_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
             let (first, head) = (item / key_heads * at_once, item % key_heads);
             let rows = first..(first + at_once).min(rows);
@@ -73,11 +73,11 @@ impl<C: KvElement> Task for Heads<'_, C> {
             // slot has one row. The buffer check and the position check ensure that the cache has these
             // positions.
             unsafe {
-                share.begin::<S, C>(&of, rows.clone(), head);
+                tile.begin::<S, C>(&of, rows.clone(), head);
                 for start in of.steps(rows) {
-                    share.attend_block::<S, C>(&of, start);
+                    tile.attend_block::<S, C>(&of, start);
                 }
-                share.finish::<S, C>(&of);
+                tile.finish::<S, C>(&of);
             }
         }
     }

@@ -64,12 +64,12 @@ unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
         let size = S::max(x, S::sub(zero, x));
         let far = S::min(size, S::splat(12.0));
         let t = S::div(one, S::fma(S::splat(0.231_641_89), far, one));
-        let mut share = S::splat(0.530_702_7);
+        let mut poly = S::splat(0.530_702_7);
         for factor in [-0.726_576, 0.710_706_9, -0.142_248_36, 0.127_414_8] {
-            share = S::fma(share, t, S::splat(factor));
+            poly = S::fma(poly, t, S::splat(factor));
         }
         let tail = S::exp(S::mul(S::splat(-0.5), S::mul(far, far)));
-        S::sub(S::max(x, zero), S::mul(size, S::mul(S::mul(share, t), tail)))
+        S::sub(S::max(x, zero), S::mul(size, S::mul(S::mul(poly, t), tail)))
     }
 }
 

@@ -124,21 +124,21 @@ impl<'a> EpilogueContext<'a> {
     /// Partitioning of the outputs with few rows: number of partitions, outputs per partition, and partitions
     /// per claim. With additional outputs, the shape fixes the partitions, because results must not depend on
     /// the number of threads.
-    pub(crate) fn shares(&self, outputs: usize, workers: usize) -> (usize, usize, usize) {
+    pub(crate) fn partitions(&self, outputs: usize, workers: usize) -> (usize, usize, usize) {
         let grain = (outputs / (workers * 8)).clamp(4, GRAIN).next_multiple_of(4);
-        let shares = match self.epilogue {
+        let partitions = match self.epilogue {
             Epilogue::AddSquares(squares) => squares.partials,
             Epilogue::Best { candidates } => candidates,
             _ => return (outputs.div_ceil(grain), grain, 1),
         };
-        let size = outputs.div_ceil(shares).next_multiple_of(4);
-        (shares, size, grain.div_ceil(size))
+        let size = outputs.div_ceil(partitions).next_multiple_of(4);
+        (partitions, size, grain.div_ceil(size))
     }
 
     /// Prefetches the destination of `count` outputs from `first` on, with write intent. Other cores lose
     /// these lines, so the outputs must belong to this thread.
     #[inline(always)]
-    pub(crate) unsafe fn expect<S: Simd>(&self, row: usize, first: usize, count: usize) {
+    pub(crate) unsafe fn prefetch_outputs<S: Simd>(&self, row: usize, first: usize, count: usize) {
         let halved = self.epilogue.results_per_output();
         let to = self.y.start().wrapping_add(row * self.width + first / halved);
         for line in (0..count / halved).step_by(16) {
@@ -154,11 +154,11 @@ impl<'a> EpilogueContext<'a> {
         row: usize,
         first: usize,
         values: &mut [f32],
-        share: &mut PartialResults,
+        partials: &mut PartialResults,
     ) {
         let bias = self.bias.get(first..).unwrap_or_default();
         // SAFETY: the caller's contract.
-        unsafe { self.biased(row, (first, bias), values, share) };
+        unsafe { self.biased(row, (first, bias), values, partials) };
     }
 
     /// Like [`EpilogueContext::outputs`], with the given bias from `first` on; none if it is empty.
@@ -167,9 +167,9 @@ impl<'a> EpilogueContext<'a> {
         row: usize,
         (first, bias): (usize, &[f32]),
         values: &mut [f32],
-        share: &mut PartialResults,
+        partials: &mut PartialResults,
     ) {
-        self.level.run(RowEpilogue { finish: self, row, first, bias, values, share });
+        self.level.run(RowEpilogue { finish: self, row, first, bias, values, partials });
     }
 
     /// Writes the results of a panel: outputs (first, count) of some rows, which have a stride of `pitch`.
@@ -187,14 +187,14 @@ impl<'a> EpilogueContext<'a> {
 
     /// Writes the additional outputs of partition `index`. No other thread may have that partition.
     #[inline(always)]
-    pub(crate) unsafe fn write_partials(&self, index: usize, share: PartialResults) {
+    pub(crate) unsafe fn write_partials(&self, index: usize, partials: PartialResults) {
         // SAFETY: the caller's contract.
         unsafe {
             match &self.left {
                 SideOutput::Nothing => {}
-                SideOutput::Squares { squares, .. } => squares.part(index..index + 1)[0] = share.squares,
+                SideOutput::Squares { squares, .. } => squares.part(index..index + 1)[0] = partials.squares,
                 SideOutput::Candidates(pairs) => {
-                    pairs.part(2 * index..2 * index + 2).copy_from_slice(&[share.key, share.id]);
+                    pairs.part(2 * index..2 * index + 2).copy_from_slice(&[partials.key, partials.id]);
                 }
             }
         }

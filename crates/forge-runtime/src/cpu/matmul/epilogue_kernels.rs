@@ -32,13 +32,13 @@ impl Task for PanelEpilogue<'_> {
     fn run<S: Simd>(self) {
         let PanelEpilogue { finish, rows, outputs: (first, count), bias, values, pitch } = self;
         // Panels have no additional outputs.
-        let share = &mut { PartialResults::NOTHING };
+        let partials = &mut { PartialResults::NOTHING };
         for (place, (row, values)) in rows.iter().zip(values.chunks_mut(pitch)).enumerate() {
             if let Some(coming) = rows.get(place + ROWS_AHEAD) {
                 // SAFETY: this runs compiled for its instruction set.
-                unsafe { finish.expect::<S>(*coming, first, count) };
+                unsafe { finish.prefetch_outputs::<S>(*coming, first, count) };
             }
-            RowEpilogue { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
+            RowEpilogue { finish, row: *row, first, bias, values: &mut values[..count], partials }.run::<S>();
         }
     }
 }
@@ -53,14 +53,14 @@ pub(crate) struct RowEpilogue<'a> {
     pub(crate) bias: &'a [f32],
     pub(crate) values: &'a mut [f32],
     /// Additional outputs of the partition.
-    pub(crate) share: &'a mut PartialResults,
+    pub(crate) partials: &'a mut PartialResults,
 }
 
 impl Task for RowEpilogue<'_> {
     /// The caller has checked the instruction set, and ensures that no other thread has these outputs.
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RowEpilogue { finish, row, first, bias, values, share } = self;
+        let RowEpilogue { finish, row, first, bias, values, partials } = self;
         if let Some(factor) = finish.factor {
             for value in values.iter_mut() {
                 *value *= factor;
@@ -114,7 +114,7 @@ impl Task for RowEpilogue<'_> {
                 }
                 // Fixed-size chunks make the order of additions independent of the number of values.
                 for some in results.chunks(GRAIN) {
-                    share.squares += dot::<S>(some, some);
+                    partials.squares += dot::<S>(some, some);
                 }
             }
             SideOutput::Candidates(_) => {
@@ -122,9 +122,9 @@ impl Task for RowEpilogue<'_> {
                 // maximum.
                 for (first, some) in (first..).step_by(GRAIN).zip(results.chunks(GRAIN)) {
                     let best = some.iter().map(|result| ordered(*result)).fold(0, u32::max);
-                    if best > share.key {
+                    if best > partials.key {
                         let place = some.iter().position(|result| ordered(*result) == best).unwrap_or(0);
-                        (share.key, share.id) = (best, (first + place) as u32);
+                        (partials.key, partials.id) = (best, (first + place) as u32);
                     }
                 }
             }

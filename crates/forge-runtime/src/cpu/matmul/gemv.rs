@@ -167,12 +167,12 @@ impl<M: Matrix> LinearCall<'_, M> {
         let LinearCall { call, outputs, blocks, x, .. } = *self;
         let rows = x.len() / (blocks * BLOCK);
         let x: [*const f32; X] = std::array::from_fn(|row| x[row.min(rows - 1) * blocks * BLOCK..].as_ptr());
-        let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
+        let (partitions, size, at_once) = self.finish.partitions(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
-        for share in call.claim(shares, at_once).flatten() {
+        for partition in call.claim(partitions, at_once).flatten() {
             let mut left = PartialResults::NOTHING;
-            let end = outputs.min((share + 1) * size);
-            for start in (share * size..end).step_by(GRAIN) {
+            let end = outputs.min((partition + 1) * size);
+            for start in (partition * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
                 // SAFETY: the caller's contract.
                 unsafe {
@@ -183,7 +183,7 @@ impl<M: Matrix> LinearCall<'_, M> {
                 }
             }
             // SAFETY: the caller's contract.
-            unsafe { self.finish.write_partials(share, left) };
+            unsafe { self.finish.write_partials(partition, left) };
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::cpu::matmul::epilogue::{EpilogueContext, SideOutput};
 
 /// Partition of outputs into units of work.
 pub(crate) struct OutputPartition {
-    /// Partitions with additional outputs ([`EpilogueContext::shares`]).
-    pub(crate) shares: usize,
+    /// Partitions with additional outputs ([`EpilogueContext::partitions`]).
+    pub(crate) partitions: usize,
     /// Outputs per partition.
     pub(crate) size: usize,
     /// Outputs per claim: whole partitions.
@@ -16,8 +16,8 @@ pub(crate) struct OutputPartition {
 impl OutputPartition {
     /// For a row-major matrix.
     pub(crate) fn of_rows(finish: &EpilogueContext<'_>, outputs: usize, workers: usize) -> OutputPartition {
-        let (shares, size, at_once) = finish.shares(outputs, workers);
-        OutputPartition { shares, size, piece: size * at_once }
+        let (partitions, size, at_once) = finish.partitions(outputs, workers);
+        OutputPartition { partitions, size, piece: size * at_once }
     }
 
     /// For a repacked matrix, with pieces of about `wanted` outputs: whole strips and whole partitions.
@@ -27,15 +27,15 @@ impl OutputPartition {
         workers: usize,
         wanted: usize,
     ) -> OutputPartition {
-        let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
+        let (partitions, size) = match (finish.partitions(outputs, workers), &finish.left) {
             ((_, size, _), SideOutput::Nothing) => {
                 let size = size.next_multiple_of(OUTPUTS);
                 (outputs.div_ceil(size), size)
             }
-            ((shares, size, _), _) => (shares, size),
+            ((partitions, size, _), _) => (partitions, size),
         };
         let least = least_common_multiple(size, OUTPUTS);
-        OutputPartition { shares, size, piece: least * (wanted / least).max(1) }
+        OutputPartition { partitions, size, piece: least * (wanted / least).max(1) }
     }
 }
 

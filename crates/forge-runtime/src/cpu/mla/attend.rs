@@ -71,9 +71,9 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let totals = &mut [total_from(0.0); HEADS];
         let (made, scratch) = scratch.split_at_mut(padded);
         let (kept, cos_sin) = scratch.split_at_mut(padded);
-        let shares = heads.div_ceil(at_once);
-        for item in call.claim(rows * shares, 1).flatten() {
-            let (row, first) = (item / shares, item % shares * at_once);
+        let head_groups = heads.div_ceil(at_once);
+        for item in call.claim(rows * head_groups, 1).flatten() {
+            let (row, first) = (item / head_groups, item % head_groups * at_once);
             let count = (heads - first).min(at_once);
             let (queries, sums) = (&mut queries[..count * padded], &mut sums[..count * padded]);
             queries.fill(0.0);

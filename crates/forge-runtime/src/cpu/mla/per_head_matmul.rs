@@ -85,10 +85,10 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = if is_ready { x } else { &scratch };
         let x = if call.is_decode() { Activations::Stored(x) } else { Activations::Batch(x) };
         let products = SharedWeightGemm { matrix, is_repacked: false, blocks, x, level: call.level() };
-        let shares = of_matrix.div_ceil(GRAIN);
+        let chunks = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
-        for item in call.claim(heads * shares, 1).flatten() {
-            let (head, first) = (item / shares, item % shares * GRAIN);
+        for item in call.claim(heads * chunks, 1).flatten() {
+            let (head, first) = (item / chunks, item % chunks * GRAIN);
             let count = (of_matrix - first).min(GRAIN);
             for start in (0..rows).step_by(TOGETHER) {
                 let some = (rows - start).min(TOGETHER);

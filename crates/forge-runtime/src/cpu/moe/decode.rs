@@ -158,14 +158,18 @@ impl<M: Matrix> Task for Of<'_, M> {
             is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
         };
         let batches = if is_sum { 1 } else { places.len() };
-        let OutputPartition { shares, size, piece } = match (places.iter().any(is_expert_repacked), is_sum) {
-            (true, _) => {
-                let wanted = (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
-                OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
-            }
-            (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
-            (false, false) => OutputPartition { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
-        };
+        let OutputPartition { partitions, size, piece } =
+            match (places.iter().any(is_expert_repacked), is_sum) {
+                (true, _) => {
+                    let wanted =
+                        (batches * outputs / (call.workers() * 2)).clamp(OUTPUTS, MAX_REPACKED_OUTPUTS);
+                    OutputPartition::of_strips(&finish, outputs, call.workers(), wanted)
+                }
+                (false, true) => OutputPartition::of_rows(&finish, outputs, call.workers()),
+                (false, false) => {
+                    OutputPartition { partitions: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN }
+                }
+            };
         let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
         let (padded_x, scratch) = scratch.split_at_mut(padded);
         let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
@@ -177,7 +181,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             (false, false) => Activations::Batch(x),
         };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
-        let pieces = (shares * size).div_ceil(piece);
+        let pieces = (partitions * size).div_ceil(piece);
         for item in call.claim(batches * pieces, 1).flatten() {
             // Every thread computes the routes; the thread with item 0 writes them.
             if item == 0 && route.is_some() {
@@ -239,9 +243,9 @@ impl<M: Matrix> Task for Of<'_, M> {
                     pairs.add(*pair, values, &mut sums[pair / chosen * piece..]);
                 }
             }
-            for share in first / size..shares.min((first + piece) / size) {
+            for partition in first / size..partitions.min((first + piece) / size) {
                 let mut left = PartialResults::NOTHING;
-                let of_partition = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                let of_partition = (partition * size).min(outputs)..((partition + 1) * size).min(outputs);
                 for (row, sums) in
                     sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_partition.is_empty())
                 {
@@ -250,7 +254,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     unsafe { finish.outputs(row, of_partition.start, sums, &mut left) };
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.write_partials(share, left) };
+                unsafe { finish.write_partials(partition, left) };
             }
         }
         keep(coded);

@@ -127,8 +127,8 @@ impl<M: Matrix> Task for Products<'_, M> {
             call.ready_experts(&numbers).places.into_iter().map(|place| numbers[place]).collect();
         runs.retain(|[expert, ..]| ready.binary_search(expert).is_ok());
         // Number of pairs that share a row of x.
-        let share_x = if gating.is_none() { 1 } else { chosen };
-        let of_x = rows * chosen / share_x;
+        let pairs_per_x = if gating.is_none() { 1 } else { chosen };
+        let of_x = rows * chosen / pairs_per_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
         let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact();
@@ -174,7 +174,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             let matrix = stack.of(call.matrix_of(expert));
             let (mut pairs, mut numbers) = ([0; ROWS], [0; ROWS]);
             for ((pair, number), own) in pairs.iter_mut().zip(&mut numbers).zip(own) {
-                (*pair, *number) = (*own as usize, *own as usize / share_x);
+                (*pair, *number) = (*own as usize, *own as usize / pairs_per_x);
             }
             let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
             // SAFETY: `find` checked that the matrices are whole, and x has `blocks` blocks a row; panels and

@@ -198,7 +198,7 @@ impl<M: Matrix> Task for SplitGemm<'_, M> {
                 // SAFETY: the panel's outputs of these rows belong to this thread.
                 unsafe {
                     if row + ROWS_AHEAD < rows {
-                        finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                        finish.prefetch_outputs::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
                     }
                     finish.outputs(first_row + row, first_output, values, no_side_output);
                 }

@@ -52,10 +52,10 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let finish = EpilogueContext::new::<S>(call, shape, rows);
         let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
-        let OutputPartition { shares, size, piece } =
+        let OutputPartition { partitions, size, piece } =
             OutputPartition::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces =
-            call.claim((shares * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
+            call.claim((partitions * size).div_ceil(piece), 1).up_to((MAX_OUTPUTS_PER_CLAIM / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
         let (padded_x, values) = scratch.split_at_mut(rows * blocks * BLOCK);
@@ -69,9 +69,9 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
             let of = RepackedRows { matrix, first, strips, blocks, streams: call.level().streams() };
             // SAFETY: `find` checked that the matrix is whole, and x has as many blocks.
             unsafe { of.few::<S>(&x[..rows], values, pitch) };
-            for share in start / size..shares.min(pieces.end * piece / size) {
+            for partition in start / size..partitions.min(pieces.end * piece / size) {
                 let mut left = PartialResults::NOTHING;
-                let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                let range = (partition * size).min(outputs)..((partition + 1) * size).min(outputs);
                 for row in 0..rows {
                     if !range.is_empty() {
                         let values = &mut values[row * pitch + range.start - start..][..range.len()];
@@ -80,7 +80,7 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
                     }
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.write_partials(share, left) };
+                unsafe { finish.write_partials(partition, left) };
             }
         }
         keep(x);
