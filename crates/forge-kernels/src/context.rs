@@ -82,7 +82,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),
         Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
         Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
-        Spec::MlaLoadLatents(share) => value(LoadLatentsContext::of(base, share)),
+        Spec::MlaLoadLatents(load) => value(LoadLatentsContext::of(base, load)),
         Spec::MlaAttentionExpanded(attend) => value(ExpandedContext::of(base, attend)),
         Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),
         Spec::DeltaRule(rule) => value(DeltaRuleContext::of(base, rule)),

@@ -155,7 +155,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::PerHeadLinear(each) => limits.per_head_linear(each),
         Spec::LatentAppend(append) => limits.latent_append(append),
         Spec::LatentAttend(attend) => limits.latent_attend(attend),
-        Spec::MlaLoadLatents(share) => limits.load_latents(share),
+        Spec::MlaLoadLatents(load) => limits.load_latents(load),
         Spec::MlaAttentionExpanded(attend) => limits.attend_expanded(attend),
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),

@@ -196,8 +196,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let [_, _, groups] = mla_attention_heads(attend);
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
-        Spec::MlaLoadLatents(share) => {
-            let groups = (share.width + share.rope_width).div_ceil(128).to_string();
+        Spec::MlaLoadLatents(load) => {
+            let groups = (load.width + load.rope_width).div_ceil(128).to_string();
             (buffers("latents slots *latent_tile *k_rope"), "rows context begin", grid(groups, "rows", "1"))
         }
         Spec::MlaAttentionExpanded(attend) => {

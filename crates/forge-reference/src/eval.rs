@@ -344,7 +344,7 @@ mod tests {
             near(Activation::GeluTanh, x, gelu);
         }
         // Values from tables of the normal distribution.
-        for (x, share) in [
+        for (x, cdf) in [
             (0.0, 0.5),
             (1.0, 0.841_344_746_068_543),
             (-1.0, 0.158_655_253_931_457),
@@ -353,8 +353,8 @@ mod tests {
             (-6.0, 9.865_876_450_377e-10),
         ] {
             let found = normal_cdf(x);
-            assert!((found - share).abs() < 1e-9 * share, "{x}: {found}");
-            near(Activation::Gelu, x, x * share);
+            assert!((found - cdf).abs() < 1e-9 * cdf, "{x}: {found}");
+            near(Activation::Gelu, x, x * cdf);
         }
         // The series and the continued fraction agree where they meet.
         let (sum, fraction) = (normal_cdf(-3.0), normal_cdf(-3.0 - 1e-12));

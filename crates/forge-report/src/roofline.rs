@@ -33,8 +33,8 @@ impl Axis {
     }
 
     fn at(&self, value: f64) -> f64 {
-        let share = (value.log10() - self.first) / (self.last - self.first);
-        self.from + share * (self.to - self.from)
+        let fraction = (value.log10() - self.first) / (self.last - self.first);
+        self.from + fraction * (self.to - self.from)
     }
 
     fn decades(&self) -> impl Iterator<Item = f64> {
@@ -125,9 +125,9 @@ fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
 fn roofs(canvas: &mut Canvas, chip: &Chip, x: &Axis, y: &Axis) {
     let (bandwidth, f32_rate, matrix_rate) = (chip.bandwidth * 1e9, chip.f32_rate(), chip.matrix_rate());
     // The point where the slope enters the plot.
-    let slope = |share: f64, roof: f64| {
-        let begin = 10f64.powf(x.first).max(10f64.powf(y.first) / (share * bandwidth));
-        ((x.at(begin), y.at(begin * share * bandwidth)), (x.at(roof / (share * bandwidth)), y.at(roof)))
+    let slope = |fraction: f64, roof: f64| {
+        let begin = 10f64.powf(x.first).max(10f64.powf(y.first) / (fraction * bandwidth));
+        ((x.at(begin), y.at(begin * fraction * bandwidth)), (x.at(roof / (fraction * bandwidth)), y.at(roof)))
     };
     let (begin, end) = slope(1.0, f32_rate);
     canvas.line(begin, end, "roof");

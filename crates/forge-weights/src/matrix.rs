@@ -65,12 +65,12 @@ impl<'a> Matrix<'a> {
     ) -> Result<(), Diagnostic> {
         let turn = gather::turn(self.packed.layout);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
-        for start in rows.clone().step_by(share * threads) {
-            let shares = (start..rows.end.min(start + share * threads)).step_by(share);
+        let chunk = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
+        for start in rows.clone().step_by(chunk * threads) {
+            let chunks = (start..rows.end.min(start + chunk * threads)).step_by(chunk);
             let made = std::thread::scope(|scope| {
-                let work = |start: usize| work(start..rows.end.min(start + share));
-                let running: Vec<_> = shares.map(|start| scope.spawn(move || work(start))).collect();
+                let work = |start: usize| work(start..rows.end.min(start + chunk));
+                let running: Vec<_> = chunks.map(|start| scope.spawn(move || work(start))).collect();
                 running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
             });
             for one in made {

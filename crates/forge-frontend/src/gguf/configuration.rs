@@ -156,8 +156,8 @@ impl Reading<'_> {
 
     fn gemma(&mut self, family: &Family, shape: &Shape) {
         let metadata = self.metadata;
-        let by_share = SCALED_BY_HIDDEN_SIZE.contains(&(family.name, shape.layers));
-        let scalar = if by_share { shape.hidden / shape.heads } else { shape.width };
+        let by_hidden_size = SCALED_BY_HIDDEN_SIZE.contains(&(family.name, shape.layers));
+        let scalar = if by_hidden_size { shape.hidden / shape.heads } else { shape.width };
         self.set("query_pre_attn_scalar", json!(scalar));
         if family.name == "gemma2" {
             self.copy_or("attn_logit_softcapping", "attn_logit_softcapping", 50.0);

@@ -1,4 +1,4 @@
-//! Translates RoPE metadata: base, rotated share of a head, and scaling.
+//! Translates RoPE metadata: base, rotated fraction of a head, and scaling.
 //!
 //! Values that the converter derived from others are kept: a stretched base, or a factor per pair of
 //! channels.
@@ -14,11 +14,14 @@ impl Reading<'_> {
         let rope_key = metadata.own("rope.dimension_count");
         let channels = metadata.count(&rope_key).unwrap_or(shape.width);
         if ["glm4", "phi3"].contains(&family.name) {
-            let share = channels as f64 / shape.width as f64;
-            // Rounded so that the share yields exactly this number of channels.
-            let share =
-                if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
-            self.set("partial_rotary_factor", json!(share));
+            let fraction = channels as f64 / shape.width as f64;
+            // Rounded so that the fraction yields exactly this number of channels.
+            let fraction = if ((shape.width as f64 * fraction) as u64) < channels {
+                fraction.next_up()
+            } else {
+                fraction
+            };
+            self.set("partial_rotary_factor", json!(fraction));
         } else if channels != shape.width {
             metadata.reject(&rope_key, "partial RoPE is unsupported for this architecture");
         }
@@ -102,7 +105,7 @@ impl Reading<'_> {
                         scaling[as_key] = json!(number);
                     }
                 }
-                if number("yarn_ext_factor").is_some_and(|share| share != 1.0) {
+                if number("yarn_ext_factor").is_some_and(|factor| factor != 1.0) {
                     metadata.reject(&own("yarn_ext_factor"), "expected 1");
                 }
                 Some(scaling)

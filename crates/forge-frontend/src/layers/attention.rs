@@ -82,8 +82,8 @@ impl Attention {
                 format!("{query_heads} query heads are not a multiple of {key_heads} key heads"),
             );
         }
-        let is_share = config.is_null("head_dim") || defaults.width.is_none();
-        if config.get("head_dim").is_none() && is_share && !hidden.is_multiple_of(query_heads) {
+        let is_derived = config.is_null("head_dim") || defaults.width.is_none();
+        if config.get("head_dim").is_none() && is_derived && !hidden.is_multiple_of(query_heads) {
             let message = format!("hidden size {hidden} is not a multiple of {query_heads} heads");
             config.report_inconsistency("num_attention_heads", message);
         }

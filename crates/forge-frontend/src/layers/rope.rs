@@ -19,7 +19,7 @@ pub(crate) struct RopeConfig {
     pub(crate) context: usize,
     /// Default base of the frequencies.
     pub(crate) theta: f64,
-    /// Default rotated share of a head; `None` if whole heads must rotate.
+    /// Default rotated fraction of a head; `None` if whole heads must rotate.
     pub(crate) partial: Option<f64>,
     /// Which channels form a pair.
     pub(crate) pairing: Pairing,
@@ -45,35 +45,35 @@ impl RopeConfig {
         scaling: Option<&Section<'_>>,
         theta: f64,
     ) -> RopeParameters {
-        let share = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
+        let fraction = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
         let is_proportional =
             scaling.is_some_and(|scaling| rope_scaling::kind(scaling) == rope_scaling::PROPORTIONAL);
-        let channels = if is_proportional { self.width } else { (self.width as f64 * share) as usize };
+        let channels = if is_proportional { self.width } else { (self.width as f64 * fraction) as usize };
         if theta <= 0.0 {
             config.report_inconsistency("rope_theta", format!("rope_theta is {theta}; it must be positive"));
         }
-        if is_proportional && !(0.0..=1.0).contains(&share) {
-            let message = format!("partial rotary factor {share} is out of range");
+        if is_proportional && !(0.0..=1.0).contains(&fraction) {
+            let message = format!("partial rotary factor {fraction} is out of range");
             config.report_inconsistency("partial_rotary_factor", message);
         }
-        if self.partial.is_none() && share != 1.0 && !is_proportional {
+        if self.partial.is_none() && fraction != 1.0 && !is_proportional {
             config.report_inconsistency(
                 "partial_rotary_factor",
                 "partial RoPE is unsupported for this architecture".to_owned(),
             );
         }
         let channels = self.in_pairs(config, channels);
-        let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
+        let plain = UnscaledRope { theta, channels, fraction, context: self.context, kinds: self.scaling };
         let ScaledRope { frequencies, magnitude, long } = scaled(config, scaling, &plain);
         let pairing = if config.conventions().interleaved_rope { Pairing::Interleaved } else { self.pairing };
         RopeParameters { frequencies: frequencies.into(), pairing, magnitude, long }
     }
 
-    /// Proportional RoPE of base `theta`: the first `share` of the pairs rotates, at the frequencies
+    /// Proportional RoPE of base `theta`: the first `fraction` of the pairs rotates, at the frequencies
     /// of full RoPE.
-    pub(crate) fn proportional(self, config: &Section<'_>, share: f64, theta: f64) -> RopeParameters {
+    pub(crate) fn proportional(self, config: &Section<'_>, fraction: f64, theta: f64) -> RopeParameters {
         let channels = self.in_pairs(config, self.width);
-        let plain = UnscaledRope { theta, channels, share, context: self.context, kinds: self.scaling };
+        let plain = UnscaledRope { theta, channels, fraction, context: self.context, kinds: self.scaling };
         let frequencies = plain.proportional(1.0);
         RopeParameters { frequencies: frequencies.into(), pairing: self.pairing, magnitude: 1.0, long: None }
     }

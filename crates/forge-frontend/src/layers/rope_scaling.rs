@@ -48,8 +48,8 @@ pub(crate) struct UnscaledRope {
     pub(crate) theta: f64,
     /// Rotated channels of a head; all of them for proportional scaling.
     pub(crate) channels: usize,
-    /// Rotated share of a head.
-    pub(crate) share: f64,
+    /// Rotated fraction of a head.
+    pub(crate) fraction: f64,
     /// Maximum context length of the model.
     pub(crate) context: usize,
     /// Supported scaling types.
@@ -85,8 +85,8 @@ impl UnscaledRope {
     /// Frequencies of proportional RoPE: the first pairs rotate as in full RoPE, the others not
     /// at all.
     pub(crate) fn proportional(&self, factor: f32) -> Vec<f32> {
-        let turning = (self.share * self.channels as f64 / 2.0) as usize;
-        let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
+        let rotated = (self.fraction * self.channels as f64 / 2.0) as usize;
+        let of_pair = |(pair, frequency)| if pair < rotated { frequency / factor } else { 0.0 };
         self.frequencies().into_iter().enumerate().map(of_pair).collect()
     }
 }

@@ -78,8 +78,8 @@ impl CacheLayout {
         };
         let enough = layout.classes.iter().map(needed).max().unwrap_or(0);
         for class in &mut layout.classes {
-            let share = u128::from(memory) * class.total_bytes() / all.max(1);
-            class.slots = class.experts.min((share / class.record_bytes.max(1) as u128) as usize);
+            let class_bytes = u128::from(memory) * class.total_bytes() / all.max(1);
+            class.slots = class.experts.min((class_bytes / class.record_bytes.max(1) as u128) as usize);
             if class.slots < class.min_slots() {
                 return Err(Error::usage(format!(
                     "--experts stream: {memory} bytes hold {} cache slots for experts of {} bytes, {} are needed: \

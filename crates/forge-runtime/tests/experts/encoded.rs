@@ -112,7 +112,7 @@ fn partial_squares_do_not_depend_on_the_weight_layout() {
             };
             each_level(|level, threads| {
                 let same = left(true, level, threads) == left(false, level, threads);
-                assert!(same, "{level:?} {format:?}, {partials} shares");
+                assert!(same, "{level:?} {format:?}, {partials} partials");
             });
         }
     }

@@ -51,7 +51,7 @@ fn check_attention(shapes: &[Shape]) {
                     shape.opened(heads, &gates[row * shape.row_width()..])
                 })
                 .collect();
-            let share = shape.width + 2;
+            let stride = shape.width + 2;
             let inputs = |partials, heads| {
                 [
                     ("q", Input::Numbers(&q)),
@@ -70,7 +70,7 @@ fn check_attention(shapes: &[Shape]) {
             let whole = kernels.run(3 * index, &scalars(1), &inputs(0, heads));
             let loss = shape.attention_error();
             compare(shape, &numbers_of(&whole[1], Format::F32), &expected, loss);
-            let partials = rows * shape.query_heads * splits * share * 4;
+            let partials = rows * shape.query_heads * splits * stride * 4;
             let partials = match splits {
                 1 => continue,
                 _ => kernels.run(3 * index, &scalars(splits), &inputs(partials, 0)).swap_remove(0),

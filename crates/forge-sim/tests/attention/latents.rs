@@ -354,7 +354,7 @@ fn expanded_mla_attention_matches_the_reference() {
             .flat_map(|shape| [Operand::F32, Operand::Ranged].map(|operand| attend(*shape, operand))),
     );
     for (index, [heads, keys, rope_width, values]) in shapes.into_iter().enumerate() {
-        for (rows, first, share) in [(19, 0, 64), (21, 120, 64), (17, 90, 33), (33, 0, 12)] {
+        for (rows, first, tile) in [(19, 0, 64), (21, 120, 64), (17, 90, 33), (33, 0, 12)] {
             let length = first + rows;
             let q = random.numbers(rows * (heads * keys + heads));
             let r = random.numbers(rows * heads * rope_width);
@@ -383,8 +383,8 @@ fn expanded_mla_attention_matches_the_reference() {
             let positions: Vec<u32> = (first as u32..length as u32).collect();
             for which in [2 * index, 2 * index + 1] {
                 let mut outputs: Vec<Vec<u8>> = Vec::new();
-                for begin in (0..length).step_by(share) {
-                    let end = length.min(begin + share);
+                for begin in (0..length).step_by(tile) {
+                    let end = length.min(begin + tile);
                     let bindings = |numbers: usize, before: usize| match outputs.get(before) {
                         Some(bytes) => Input::Bytes(bytes),
                         None => Input::Uninitialized(numbers * 4),
@@ -402,7 +402,7 @@ fn expanded_mla_attention_matches_the_reference() {
                     outputs =
                         kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &bindings);
                 }
-                let what = (shapes[index], rows, first, share);
+                let what = (shapes[index], rows, first, tile);
                 let is_ranged = which % 2 == 1;
                 let loss = Precision::own().reduced_precision_error().filter(|_| is_ranged).unwrap_or(1e-5);
                 compare(&what, &numbers_of(&outputs[0], Format::F32), &expected, loss);
@@ -415,11 +415,11 @@ fn expanded_mla_attention_matches_the_reference() {
 fn loads_latents_of_a_tile_from_the_cache() {
     let mut random = Random(34);
     let shapes = shapes();
-    let share = |shape: &Shape| {
+    let load_latents = |shape: &Shape| {
         let Shape { width, rope_width, cache, .. } = *shape;
         Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache })
     };
-    let kernels = Kernels::of(shapes.iter().map(share));
+    let kernels = Kernels::of(shapes.iter().map(load_latents));
     for (index, shape) in shapes.iter().enumerate() {
         let lines = shape.lines(&mut random, |slot| 140 * slot);
         let bytes = bytes_of(&lines, shape.cache);

@@ -14,8 +14,8 @@ fn gelu(x: f64) -> f64 {
     let step = end / f64::from(steps);
     // Simpson's rule.
     let weight = |i: i32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + i % 2 * 2) };
-    let share = (0..=steps).map(|i| weight(i) * density(f64::from(i) * step)).sum::<f64>() * step / 3.0;
-    x * (0.5 + share * x.signum())
+    let integral = (0..=steps).map(|i| weight(i) * density(f64::from(i) * step)).sum::<f64>() * step / 3.0;
+    x * (0.5 + integral * x.signum())
 }
 
 #[test]

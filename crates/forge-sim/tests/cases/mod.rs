@@ -24,7 +24,7 @@ pub(crate) struct Launch {
     pub(crate) others: usize,
     pub(crate) splits: u32,
     /// The tile of positions, for kernels that process positions tile by tile.
-    pub(crate) share: [u32; 2],
+    pub(crate) kv_range: [u32; 2],
 }
 
 pub(crate) const CONTEXT: usize = 72;
@@ -33,15 +33,20 @@ const SLOTS: usize = 2;
 impl Launch {
     /// `rows` rows that end at `last`.
     pub(crate) fn rows(rows: u32, last: u32) -> Launch {
-        Launch { positions: (last + 1 - rows..=last).collect(), others: 0, splits: 1, share: [0, last + 1] }
+        Launch {
+            positions: (last + 1 - rows..=last).collect(),
+            others: 0,
+            splits: 1,
+            kv_range: [0, last + 1],
+        }
     }
 
     pub(crate) fn split(self, splits: u32) -> Launch {
         Launch { splits, ..self }
     }
 
-    pub(crate) fn share(self, begin: u32, end: u32) -> Launch {
-        Launch { share: [begin, end], ..self }
+    pub(crate) fn kv_range(self, begin: u32, end: u32) -> Launch {
+        Launch { kv_range: [begin, end], ..self }
     }
 
     /// The last `others` rows belong to another slot, from position 0.
@@ -142,8 +147,8 @@ impl Writer {
             ("capacity", capacity),
             ("splits", launch.splits),
             ("first", 5),
-            ("begin", launch.share[0]),
-            ("end", launch.share[1]),
+            ("begin", launch.kv_range[0]),
+            ("end", launch.kv_range[1]),
         ];
         let scalar =
             |name: &String| values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);

@@ -13,9 +13,9 @@ use forge_ops::{
 /// Expanded MLA: the first tile of a sequence and a later one, of which rows attend to no position, some or
 /// all.
 pub(crate) fn expanded() -> Vec<Case> {
-    let share = |cache| Case {
+    let load_latents = |cache| Case {
         spec: Spec::MlaLoadLatents(MlaLoadLatents { width: 130, rope_width: 6, cache }),
-        launches: vec![Launch::rows(5, 70).share(66, 71)],
+        launches: vec![Launch::rows(5, 70).kv_range(66, 71)],
     };
     let attend = |[heads, keys, rope_width, values]: [usize; 4], operand, tile| {
         let (queries_pitch, scale) = (heads * keys + 3, 0.3);
@@ -23,13 +23,16 @@ pub(crate) fn expanded() -> Vec<Case> {
             op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },
             layout: MlaExpandedLayout { operand, tile },
         };
-        let launches =
-            vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
+        let launches = vec![
+            Launch::rows(11, 20),
+            Launch::rows(11, 60).kv_range(0, 50),
+            Launch::rows(19, 60).kv_range(46, 61),
+        ];
         Case { spec: Spec::MlaAttentionExpanded(shape), launches }
     };
     vec![
-        share(Format::F32),
-        share(Format::F16),
+        load_latents(Format::F32),
+        load_latents(Format::F16),
         attend([3, 9, 4, 18], Operand::F32, 32),
         attend([2, 20, 8, 36], Operand::Ranged, 16),
         attend([2, 16, 4, 44], Operand::F32, 8),

@@ -130,11 +130,11 @@ mod tests {
         assert!((0..3).all(|owner| WorkRanges::new(&taken, owner, 10, 2).next().is_none()));
 
         let taken = three();
-        let mut shares = [0, 1, 2].map(|owner| WorkRanges::new(&taken, owner, 8, 1));
+        let mut ranges = [0, 1, 2].map(|owner| WorkRanges::new(&taken, owner, 8, 1));
         for turn in
             [[Some(0), Some(3), Some(6)], [Some(1), Some(4), Some(7)], [Some(2), Some(5), None], [None; 3]]
         {
-            assert_eq!(shares.each_mut().map(|share| share.next().map(|range| range.start)), turn);
+            assert_eq!(ranges.each_mut().map(|range| range.next().map(|range| range.start)), turn);
         }
     }
 
@@ -164,11 +164,11 @@ mod tests {
         for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
             for (reserves_tail, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
                 let taken = three();
-                let shares = [2, 0, 1].map(|owner| {
+                let ranges = [2, 0, 1].map(|owner| {
                     let ranges = WorkRanges::new(&taken, owner, items, grain).up_to(most);
                     if reserves_tail { ranges.reserve_tail() } else { ranges }
                 });
-                let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
+                let mut all: Vec<usize> = ranges.into_iter().flatten().flatten().collect();
                 all.sort_unstable();
                 assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
             }

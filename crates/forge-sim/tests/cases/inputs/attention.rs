@@ -34,9 +34,9 @@ impl Writer {
             }
             (Spec::AttendCombine(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
             (Spec::AttendSplit(it), "partials") => {
-                let share = (it.op.width + 2) * 4;
+                let partial_bytes = (it.op.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
-                    rows * it.op.query_heads * launch.splits as usize * share
+                    rows * it.op.query_heads * launch.splits as usize * partial_bytes
                 } else {
                     0
                 })
@@ -88,7 +88,7 @@ impl Writer {
             (Spec::MlaLoadLatents(it), "latent_tile") => Content::Unwritten(rows * it.width * 4),
             (Spec::MlaLoadLatents(it), _) => Content::Unwritten(rows * it.rope_width * 4),
             (Spec::MlaAttentionExpanded(it), name) => {
-                let [begin, end] = launch.share.map(|position| position as usize);
+                let [begin, end] = launch.kv_range.map(|position| position as usize);
                 match name {
                     "q" => self.floats(rows * it.op.queries_pitch),
                     "q_rope" => self.floats(rows * it.op.heads * it.op.rope_width),
