@@ -158,7 +158,9 @@ fn content(
             let state = section.state.expect("it has a cache");
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
-        Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
+        Operand::RecurrentState(recurrent_state) => {
+            vec![0; section.recurrent_states[recurrent_state].numbers() * 4]
+        }
         Operand::ExpertSlots => read_words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;

@@ -113,7 +113,7 @@ fn norm_offset_is_ambiguous_if_convolution_axes_disagree() {
     let mut memory = memory(&model("qwen3_next_listed_mlx"));
     let bytes = memory.0.get_mut("model.safetensors").expect("it is there");
     let text = String::from_utf8_lossy(&bytes[8..]);
-    let last = text.rfind("conv1d.weight").expect("it has memories") + 8;
+    let last = text.rfind("conv1d.weight").expect("it has a convolution") + 8;
     let at = last + text[last - 8..].find(",1]").expect("taps are transposed");
     let taps = bytes[at - 1];
     bytes[at - 1..at + 2].copy_from_slice(&[b'1', b',', taps]);

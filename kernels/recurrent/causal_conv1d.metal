@@ -13,7 +13,7 @@ kernel void {{ name }}(
     device const float* taps [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
-    device float* tail [[buffer({{ slot() }})]],
+    device float* conv_state [[buffer({{ slot() }})]],
     device float* y [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint group [[threadgroup_position_in_grid]],
@@ -35,7 +35,7 @@ kernel void {{ name }}(
     for (uint row = 0u; row < args.rows; row++) {
         const uint slot = slots[row];
         const uint position = positions[row];
-        device float* conv_state = tail + ulong(slot) * {{ taps * width }}ul + ulong(channel);
+        device float* channel_state = conv_state + ulong(slot) * {{ taps * width }}ul + ulong(channel);
         bool follows = false;
         if (row > 0u) {
             follows = slots[row - 1u] == slot && positions[row - 1u] + 1u == position;
@@ -45,7 +45,7 @@ kernel void {{ name }}(
             for (uint i = 0u; i < {{ taps - 1 }}u; i++) {
                 before[i] = 0.0f;
                 if (position > i) {
-                    before[i] = conv_state[(position - i - 1u) % {{ taps }}u * {{ width }}u];
+                    before[i] = channel_state[(position - i - 1u) % {{ taps }}u * {{ width }}u];
                 }
             }
         }
@@ -58,7 +58,7 @@ kernel void {{ name }}(
         }
         y[row * {{ width }}u + channel] = {{ result }};
 
-        conv_state[position % {{ taps }}u * {{ width }}u] = value;
+        channel_state[position % {{ taps }}u * {{ width }}u] = value;
         #pragma unroll
         for (uint i = {{ taps - 2 }}u; i > 0u; i--) {
             before[i] = before[i - 1u];

@@ -37,11 +37,11 @@ kernel void {{ name }}(
     device const float* dt [[buffer({{ slot() }})]],
     device const float* beta [[buffer({{ slot() }})]],
 {% endif %}
-    device const float* rate [[buffer({{ slot() }})]],
-    device const float* bias [[buffer({{ slot() }})]],
+    device const float* a_log [[buffer({{ slot() }})]],
+    device const float* dt_bias [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
-    device float* memory [[buffer({{ slot() }})]],
+    device float* recurrent_state [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
@@ -83,7 +83,7 @@ kernel void {{ name }}(
         if (first > 0u) {
             begins = slots[first - 1u] != slot || positions[first - 1u] + 1u != position;
         }
-        device float* head_state = memory + (ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values * keys }}ul;
+        device float* head_state = recurrent_state + (ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values * keys }}ul;
         if (begins) {
             #pragma unroll
             for (uint v = 0u; v < 2u; v++) {

@@ -27,14 +27,14 @@ kernel void {{ name }}(
     device const float* dt [[buffer({{ slot() }})]],
     device const float* beta [[buffer({{ slot() }})]],
 {% endif %}
-    device const float* rate [[buffer({{ slot() }})]],
-    device const float* bias [[buffer({{ slot() }})]],
+    device const float* a_log [[buffer({{ slot() }})]],
+    device const float* dt_bias [[buffer({{ slot() }})]],
 {% if gated %}
     device const float* gain [[buffer({{ slot() }})]],
 {% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
-    device float* memory [[buffer({{ slot() }})]],
+    device float* recurrent_state [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint head [[threadgroup_position_in_grid]],
@@ -62,7 +62,7 @@ kernel void {{ name }}(
         const uint slot = slots[row];
         const uint position = positions[row];
         device {{ vector }}* column_state =
-            (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
+            (device {{ vector }}*)(recurrent_state + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
         bool follows = false;
         if (row > 0u) {
             follows = slots[row - 1u] == slot && positions[row - 1u] + 1u == position;

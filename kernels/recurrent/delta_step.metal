@@ -20,13 +20,13 @@ struct {{ args }} {
 kernel void {{ name }}(
     device const float* inputs [[buffer({{ slot() }})]],
     device const float* taps [[buffer({{ slot() }})]],
-    device const float* rate [[buffer({{ slot() }})]],
-    device const float* bias [[buffer({{ slot() }})]],
+    device const float* a_log [[buffer({{ slot() }})]],
+    device const float* dt_bias [[buffer({{ slot() }})]],
     device const float* gain [[buffer({{ slot() }})]],
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
-    device float* tail [[buffer({{ slot() }})]],
-    device float* memory [[buffer({{ slot() }})]],
+    device float* conv_state [[buffer({{ slot() }})]],
+    device float* recurrent_state [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
@@ -57,7 +57,7 @@ kernel void {{ name }}(
     {{ vector }} state[{{ chunks }}];
     {{ vector }} keys[{{ chunks }}];
     device {{ vector }}* column_state =
-        (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
+        (device {{ vector }}*)(recurrent_state + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
     #pragma unroll
     for (uint i = 0u; i < {{ chunks }}u; i++) {
         state[i] = {{ vector }}(0.0f);
@@ -74,22 +74,22 @@ kernel void {{ name }}(
         const uint of_key = i % {{ keys }}u + key_head * {{ keys }}u + (i >= {{ keys }}u ? {{ key_heads * keys }}u : 0u);
         const uint of_value = {{ 2 * key_heads * keys }}u + head * {{ values }}u + i - {{ 2 * keys }}u;
         const uint channel = is_value ? of_value : of_key;
-        device float* own_tail = tail + ulong(slot) * {{ taps * channels }}ul + ulong(channel);
+        device float* own_conv_state = conv_state + ulong(slot) * {{ taps * channels }}ul + ulong(channel);
         device const float* own_taps = taps + channel * {{ taps }}u;
         const float newest = own_inputs[channel];
         float sum = own_taps[{{ taps - 1 }}] * newest;
         #pragma unroll
         for (uint back = 1u; back < {{ taps }}u; back++) {
             if (position >= back) {
-                sum += own_taps[{{ taps - 1 }}u - back] * own_tail[(position - back) % {{ taps }}u * {{ channels }}u];
+                sum += own_taps[{{ taps - 1 }}u - back] * own_conv_state[(position - back) % {{ taps }}u * {{ channels }}u];
             }
         }
 {% if group > 1 %}
         if (is_value || head % {{ group }}u == 0u) {
-            own_tail[position % {{ taps }}u * {{ channels }}u] = newest;
+            own_conv_state[position % {{ taps }}u * {{ channels }}u] = newest;
         }
 {% else %}
-        own_tail[position % {{ taps }}u * {{ channels }}u] = newest;
+        own_conv_state[position % {{ taps }}u * {{ channels }}u] = newest;
 {% endif %}
         made[i] = silu(sum);
     }

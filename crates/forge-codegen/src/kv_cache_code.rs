@@ -19,13 +19,13 @@ pub(crate) struct CacheText {
     /// Ring buffers of sliding-window layers, as a Rust array.
     rings: String,
     /// Capacity of each layer in positions, as a Rust array; `None` without ring buffers.
-    kept: Option<String>,
+    capacities: Option<String>,
     /// Cache source of each layer, as a Rust array; `None` if the caches of all layers have one shape.
-    memory: Option<String>,
+    sources: Option<String>,
     /// Whether some layers read the KV cache of an earlier layer.
     shared: bool,
     /// Bytes of recurrent state per slot.
-    memory_bytes: String,
+    recurrent_state_bytes: String,
     /// Whether the cache holds latents (MLA).
     latents: bool,
     /// Threadgroups of a row per KV split, as a constant of the model.
@@ -44,7 +44,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         )
     };
     let rings: Vec<String> = plan.rings().iter().map(ring).collect();
-    let kept: Vec<String> = plan
+    let capacities: Vec<String> = plan
         .states()
         .map(|state| state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions)))
         .collect();
@@ -59,12 +59,12 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         format: plan.cache.name(),
         record,
         bytes_per_position: number(plan.kept_bytes_per_position()),
-        kept: (!rings.is_empty()).then(|| of_layers(&kept)),
-        memory: memory(plan),
+        capacities: (!rings.is_empty()).then(|| of_layers(&capacities)),
+        sources: sources(plan),
         shared: plan.applications.iter().filter(|application| application.cache.is_some()).count()
-            > kept.len(),
+            > capacities.len(),
         rings: format!("[{}]", rings.join(", ")),
-        memory_bytes: number(plan.memory_bytes()),
+        recurrent_state_bytes: number(plan.recurrent_state_bytes()),
         latents: latent_attend(plan).is_some(),
         groups_per_core: plan.attention_groups_per_core(),
         groups_per_split: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
@@ -72,7 +72,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
 }
 
 /// The cache source of each layer, as a Rust array; `None` if every layer has its own cache of the same shape.
-fn memory(plan: &Plan) -> Option<String> {
+fn sources(plan: &Plan) -> Option<String> {
     let number = |value: usize| names::number(value as u64);
     let layers = &plan.applications[1..plan.applications.len() - 1];
     let shapes: Vec<(usize, usize)> = plan.states().map(|state| (state.heads, state.width)).collect();
@@ -82,13 +82,13 @@ fn memory(plan: &Plan) -> Option<String> {
     }
     let has_rings = !plan.rings().is_empty();
     let of = |(index, layer): (usize, &Application)| {
-        let keeper = layers.iter().position(|other| other.cache == layer.cache).unwrap_or(index);
-        let Some(state) = plan.sections[layer.section].state.filter(|_| keeper == index) else {
-            return format!("CacheSource::Layer({keeper})");
+        let owner = layers.iter().position(|other| other.cache == layer.cache).unwrap_or(index);
+        let Some(state) = plan.sections[layer.section].state.filter(|_| owner == index) else {
+            return format!("CacheSource::Layer({owner})");
         };
         let (heads, record) = (number(state.heads), number(record(plan, state.width)));
-        let kept = state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions));
-        let capacity = if has_rings { format!(", capacity: {kept}") } else { String::new() };
+        let positions = state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions));
+        let capacity = if has_rings { format!(", capacity: {positions}") } else { String::new() };
         format!("CacheSource::Own {{ heads: {heads}, elements: {record}{capacity} }}")
     };
     let layers: Vec<String> = layers.iter().enumerate().map(of).collect();

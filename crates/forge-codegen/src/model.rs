@@ -48,7 +48,7 @@ pub(crate) struct Context {
     layer_sections: Vec<SectionText>,
     layer_type: String,
     /// Whether some layers have recurrent state. Then `AnyLayer` holds the state of each layer.
-    remembers: bool,
+    has_recurrent_layers: bool,
     /// Whether some layers are mixture-of-experts layers.
     has_experts: bool,
     layers: Vec<LayerText>,
@@ -117,7 +117,7 @@ struct LayerText {
     #[serde(rename = "type")]
     type_name: String,
     /// Whether the layer has recurrent state instead of a KV cache.
-    remembers: bool,
+    is_recurrent: bool,
     /// Heads of the KV cache.
     heads: String,
     /// Positions of the KV cache.
@@ -131,7 +131,7 @@ fn layer_text(plan: &Plan, section: &Section) -> LayerText {
     let number = |value: Option<usize>| value.map_or_else(String::new, |it| names::number(it as u64));
     LayerText {
         type_name: names::camel_case(&section.name),
-        remembers: !section.memories.is_empty(),
+        is_recurrent: !section.recurrent_states.is_empty(),
         heads: number(section.state.map(|state| state.heads)),
         record: number(section.state.map(|state| record(plan, state.width))),
         capacity: ring.map_or_else(
@@ -149,10 +149,10 @@ impl Context {
         let epilogue = &plan.sections[plan.sections.len() - 1];
         let layer_sections: Vec<SectionText> =
             layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
-        let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
+        let has_recurrent_layers = layer_sections.iter().any(|section| !section.recurrent_states.is_empty());
         let has_experts = layer_sections.iter().any(|section| section.experts.is_some());
         let layer_type = match &layer_sections[..] {
-            [only] if !remembers => only.type_name.clone(),
+            [only] if !has_recurrent_layers => only.type_name.clone(),
             _ => "AnyLayer".to_owned(),
         };
         Context {
@@ -185,7 +185,7 @@ impl Context {
             has_experts,
             layer_sections,
             layer_type,
-            remembers,
+            has_recurrent_layers,
             layers: layers.iter().map(|layer| layer_text(plan, &plan.sections[layer.section])).collect(),
             outer_fields: outer_fields(plan),
             prologue: schedules(plan, &kernels, prologue, Caller::Forward),

@@ -56,15 +56,6 @@ pub(crate) fn identifier(name: &str) -> String {
     if is_keyword(name) { format!("{name}_") } else { name.to_owned() }
 }
 
-/// The field name of a recurrent state, as in Hugging Face's caches.
-pub(crate) fn state_field(name: &str) -> String {
-    match name {
-        "memory" => "recurrent_state".to_owned(),
-        "tail" => "conv_state".to_owned(),
-        other => identifier(other),
-    }
-}
-
 fn is_keyword(name: &str) -> bool {
     const KEYWORDS: [&str; 52] = [
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do",

@@ -15,7 +15,7 @@ pub(crate) struct SectionText {
     function: String,
     fields: Vec<FieldText>,
     /// Its recurrent state; empty for attention layers.
-    pub(crate) memories: Vec<MemoryField>,
+    pub(crate) recurrent_states: Vec<StateField>,
     pub(crate) experts: Option<ExpertsText>,
     decode: ScheduleText,
     batch: ScheduleText,
@@ -38,12 +38,12 @@ pub(crate) struct ExpertsText {
 
 /// A field of a layer's recurrent state.
 #[derive(Serialize)]
-pub(crate) struct MemoryField {
+pub(crate) struct StateField {
     name: String,
     /// `recurrent_state: Span<f32>, // [slot, 4, 16, 16]`
     declaration: String,
     /// `4 * 16 * 16`
-    numbers: String,
+    elements: String,
 }
 
 /// The steps of a section outside the layers.
@@ -108,7 +108,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
         fields,
-        memories: memory_fields(section),
+        recurrent_states: state_fields(section),
         experts,
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
@@ -157,14 +157,14 @@ fn router(section: &Section) -> Option<String> {
     }
 }
 
-fn memory_fields(section: &Section) -> Vec<MemoryField> {
-    let named = || section.memories.iter().map(|memory| (memory, names::state_field(&memory.name)));
+fn state_fields(section: &Section) -> Vec<StateField> {
+    let named = || section.recurrent_states.iter().map(|state| (state, names::identifier(&state.name)));
     let longest = named().map(|(_, name)| name.len()).max().unwrap_or(0);
-    let field = |(memory, name): (&forge_planner::RecurrentState, String)| {
-        let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
+    let field = |(state, name): (&forge_planner::RecurrentState, String)| {
+        let sides: Vec<String> = state.shape.iter().map(|side| names::number(*side as u64)).collect();
         let padding = " ".repeat(longest - name.len());
         let declaration = format!("{name}: Span<f32>,{padding} // [slot, {}]", sides.join(", "));
-        MemoryField { name, declaration, numbers: sides.join(" * ") }
+        StateField { name, declaration, elements: sides.join(" * ") }
     };
     named().map(field).collect()
 }

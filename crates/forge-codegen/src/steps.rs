@@ -122,7 +122,9 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Keys => "cache.keys".to_owned(),
         Operand::Values => "cache.values".to_owned(),
         Operand::Latents => "cache.latents".to_owned(),
-        Operand::Memory(memory) => format!("state.{}", names::state_field(&section.memories[memory].name)),
+        Operand::RecurrentState(state) => {
+            format!("state.{}", names::identifier(&section.recurrent_states[state].name))
+        }
         Operand::Batch(BatchColumn::Draws) => "sampling".to_owned(),
         Operand::Batch(BatchColumn::Wanted) => "h.row_indices".to_owned(),
         Operand::Batch(BatchColumn::Next) => "h.next_tokens".to_owned(),

@@ -190,26 +190,26 @@ pub enum Op {
         /// `[width * taps]`: all taps of a channel, then those of the next.
         taps: ParamId,
         /// The conv state.
-        tail: ParamId,
+        conv_state: ParamId,
     },
     /// Gated delta rule. (queries, keys, values, dt, beta) -> for every value head, an update of its
-    /// recurrent state S and scale * Sᵀ q: S becomes exp(-exp(a_log) * ln(1 + exp(dt + bias))) * S, then S +
+    /// recurrent state S and scale * Sᵀ q: S becomes exp(-exp(a_log) * ln(1 + exp(dt + dt_bias))) * S, then S +
     /// k (beta * (v - Sᵀ k))ᵀ.
     ///
     /// S depends on the slot's rows so far and is 0 before the first. Queries and keys are first divided by
-    /// sqrt(sum of their head's squares + epsilon). Value head h uses element h of dt, beta, a_log and bias,
+    /// sqrt(sum of their head's squares + epsilon). Value head h uses element h of dt, beta, a_log and dt_bias,
     /// and query and key head h / (value heads / key heads).
     DeltaRule {
-        /// `[value heads]`, a_log.
-        rate: ParamId,
+        /// `[value heads]`: `A_log`.
+        a_log: ParamId,
         /// `[value heads]`, added to dt.
-        bias: ParamId,
+        dt_bias: ParamId,
         /// Multiplies the output.
         scale: f32,
         /// Added to the sum of squares of a query or key.
         epsilon: f32,
         /// The recurrent state S.
-        memory: ParamId,
+        recurrent_state: ParamId,
     },
     /// Router logits -> the weight of each expert, 0 for experts that are not selected.
     Route(Routing),

@@ -46,8 +46,8 @@ impl Display for State {
             State::Latents(LatentCache { width, rope_width }) => {
                 write!(f, "latents of {width}, rope keys of {rope_width}")
             }
-            State::Tail(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
-            State::Memory(RecurrentState { heads, keys, values }) => {
+            State::Conv(ConvState { rows, width }) => write!(f, "{rows} rows of {width}"),
+            State::Recurrent(RecurrentState { heads, keys, values }) => {
                 write!(f, "{heads} heads of {keys} by {values}")
             }
         }
@@ -173,10 +173,12 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::LatentAttention { heads, scale, cache } => {
             format!("latent_attention({x}, {heads} heads, scale {scale}, {})", name(*cache))
         }
-        Op::Convolve { taps, tail } => format!("convolve({x}, {}, {})", name(*taps), name(*tail)),
-        Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
-            let (rate, bias, memory) = (name(*rate), name(*bias), name(*memory));
-            format!("delta_rule({x}, {rate}, {bias}, scale {scale}, epsilon {epsilon:e}, {memory})")
+        Op::Convolve { taps, conv_state } => format!("convolve({x}, {}, {})", name(*taps), name(*conv_state)),
+        Op::DeltaRule { a_log, dt_bias, scale, epsilon, recurrent_state } => {
+            let (a_log, dt_bias, recurrent_state) = (name(*a_log), name(*dt_bias), name(*recurrent_state));
+            format!(
+                "delta_rule({x}, {a_log}, {dt_bias}, scale {scale}, epsilon {epsilon:e}, {recurrent_state})"
+            )
         }
         Op::Route(routing) => route(&x, routing, name),
         Op::Experts(Experts { gate, up, down, biases, gating }) => {

@@ -7,17 +7,17 @@ use crate::shape_check::shape;
 use crate::state::RecurrentState;
 
 /// Width of a convolution over `x` channels.
-pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Result<usize, String> {
-    let Some(tail) = body.tail(tail) else {
+pub(crate) fn convolve(body: &Body, [taps, conv_state]: [ParamId; 2], x: usize) -> Result<usize, String> {
+    let Some(conv_state) = body.conv_state(conv_state) else {
         return Err("the state parameter is not a conv state".to_owned());
     };
     match shape(body, taps)? {
-        _ if tail.width != x => {
-            Err(format!("conv state of width {} does not match input width {x}", tail.width))
+        _ if conv_state.width != x => {
+            Err(format!("conv state of width {} does not match input width {x}", conv_state.width))
         }
-        _ if tail.rows == 0 => Err("the conv state has no rows".to_owned()),
-        [all] if *all == x * (tail.rows + 1) => Ok(x),
-        other => Err(format!("taps {other:?} do not match {} rows of {x} channels", tail.rows + 1)),
+        _ if conv_state.rows == 0 => Err("the conv state has no rows".to_owned()),
+        [all] if *all == x * (conv_state.rows + 1) => Ok(x),
+        other => Err(format!("taps {other:?} do not match {} rows of {x} channels", conv_state.rows + 1)),
     }
 }
 
@@ -26,13 +26,13 @@ pub(crate) fn delta_rule(
     body: &Body,
     vectors: [ParamId; 2],
     [scale, epsilon]: [f32; 2],
-    memory: ParamId,
+    recurrent_state: ParamId,
     inputs: &[usize],
 ) -> Result<usize, String> {
-    let Some(memory) = body.memory(memory) else {
+    let Some(recurrent_state) = body.recurrent_state(recurrent_state) else {
         return Err("the state parameter is not a recurrent state".to_owned());
     };
-    let RecurrentState { heads, keys, values } = *memory;
+    let RecurrentState { heads, keys, values } = *recurrent_state;
     if scale == 0.0 || !scale.is_finite() || !(epsilon > 0.0 && epsilon.is_finite()) {
         return Err(format!("invalid scale {scale} or epsilon {epsilon}"));
     }
@@ -51,7 +51,7 @@ pub(crate) fn delta_rule(
     for vector in vectors {
         match shape(body, vector)? {
             [width] if *width == heads => {}
-            other => return Err(format!("a_log or bias {other:?} does not match {heads} heads")),
+            other => return Err(format!("a_log or dt_bias {other:?} does not match {heads} heads")),
         }
     }
     Ok(heads * values)
@@ -67,11 +67,11 @@ mod tests {
         let param = |kind| Param { name: "any".to_owned(), kind };
         let kinds = [
             ParamKind::Weight(vec![24]),
-            ParamKind::State(State::Tail(ConvState { rows: 3, width: 6 })),
+            ParamKind::State(State::Conv(ConvState { rows: 3, width: 6 })),
             ParamKind::Weight(vec![4]),
-            ParamKind::State(State::Memory(RecurrentState { heads: 4, keys: 3, values: 5 })),
+            ParamKind::State(State::Recurrent(RecurrentState { heads: 4, keys: 3, values: 5 })),
             ParamKind::Weight(vec![6, 4]),
-            ParamKind::State(State::Tail(ConvState { rows: 0, width: 24 })),
+            ParamKind::State(State::Conv(ConvState { rows: 0, width: 24 })),
         ];
         let params = kinds.into_iter().map(param).collect();
         Body { name: "any".to_owned(), input: 1, params, nodes: Vec::new() }
@@ -93,10 +93,10 @@ mod tests {
     fn rejects_shapes_that_do_not_match() {
         let body = &body();
         let convolved = |params: [usize; 2], x| convolve(body, params.map(ParamId), x);
-        let timed = |vectors: [usize; 2], by, memory, inputs: [usize; 5]| {
-            delta_rule(body, vectors.map(ParamId), by, ParamId(memory), &inputs)
+        let timed = |vectors: [usize; 2], by, recurrent_state, inputs: [usize; 5]| {
+            delta_rule(body, vectors.map(ParamId), by, ParamId(recurrent_state), &inputs)
         };
-        let ruled = |by, memory, inputs| timed([2, 2], by, memory, inputs);
+        let ruled = |by, recurrent_state, inputs| timed([2, 2], by, recurrent_state, inputs);
         let fit = [6, 6, 20, 4, 4];
         for (expected, result) in [
             ("is not a conv state", convolved([0, 3], 6)),
@@ -104,8 +104,8 @@ mod tests {
             ("has no rows", convolved([0, 5], 24)),
             ("taps [6, 4]", convolved([4, 1], 6)),
             ("is not a weight", convolved([1, 1], 6)),
-            ("a_log or bias [24] does not match 4 heads", timed([2, 0], [1.0, 1e-6], 3, fit)),
-            ("a_log or bias [24] does not match 4 heads", timed([0, 2], [1.0, 1e-6], 3, fit)),
+            ("a_log or dt_bias [24] does not match 4 heads", timed([2, 0], [1.0, 1e-6], 3, fit)),
+            ("a_log or dt_bias [24] does not match 4 heads", timed([0, 2], [1.0, 1e-6], 3, fit)),
             ("is not a recurrent state", ruled([1.0, 1e-6], 1, fit)),
             ("invalid scale 0", ruled([0.0, 1e-6], 3, fit)),
             ("or epsilon 0", ruled([1.0, 0.0], 3, fit)),

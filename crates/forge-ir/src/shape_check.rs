@@ -114,9 +114,9 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
             mla::per_head_linear(shape(body, *weight)?, *heads, *transposed, x)
         }
         Op::LatentAttention { heads, scale, cache } => mla::attention(body, *heads, *scale, *cache, inputs),
-        Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
-        Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
-            recurrent::delta_rule(body, [*rate, *bias], [*scale, *epsilon], *memory, inputs)
+        Op::Convolve { taps, conv_state } => recurrent::convolve(body, [*taps, *conv_state], x),
+        Op::DeltaRule { a_log, dt_bias, scale, epsilon, recurrent_state } => {
+            recurrent::delta_rule(body, [*a_log, *dt_bias], [*scale, *epsilon], *recurrent_state, inputs)
         }
         Op::Route(routing) => routing::route(body, routing, x),
         Op::Experts(experts) => routing::experts(body, experts, [x, inputs[1]]),

@@ -12,9 +12,9 @@ pub enum State {
     /// MLA cache: latents and rope keys of every position.
     Latents(LatentCache),
     /// Conv state: the last inputs of a convolution.
-    Tail(ConvState),
+    Conv(ConvState),
     /// Recurrent state of a delta rule, of a fixed size.
-    Memory(RecurrentState),
+    Recurrent(RecurrentState),
 }
 
 /// The KV cache of one layer.
@@ -75,12 +75,12 @@ impl Body {
     }
 
     /// The conv state of a parameter, if it is one.
-    pub fn tail(&self, param: ParamId) -> Option<&ConvState> {
-        if let State::Tail(tail) = self.state(param)? { Some(tail) } else { None }
+    pub fn conv_state(&self, param: ParamId) -> Option<&ConvState> {
+        if let State::Conv(conv_state) = self.state(param)? { Some(conv_state) } else { None }
     }
 
     /// The recurrent state of a parameter, if it is one.
-    pub fn memory(&self, param: ParamId) -> Option<&RecurrentState> {
-        if let State::Memory(memory) = self.state(param)? { Some(memory) } else { None }
+    pub fn recurrent_state(&self, param: ParamId) -> Option<&RecurrentState> {
+        if let State::Recurrent(recurrent_state) = self.state(param)? { Some(recurrent_state) } else { None }
     }
 }

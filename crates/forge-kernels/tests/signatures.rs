@@ -207,20 +207,20 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Convolve(convolve) => {
             let threads = convolve.width.next_multiple_of(32).min(128);
-            let names = buffers("x taps slots positions *tail *y");
+            let names = buffers("x taps slots positions *conv_state *y");
             (names, "rows", grid(convolve.width.div_ceil(threads).to_string(), "1", "1"))
         }
         Spec::DeltaRule(rule) => {
             let names = match rule.gated {
-                None => "query key value dt beta rate bias slots positions *memory *heads",
-                Some(_) => "convolved inputs rate bias gain slots positions *memory *heads",
+                None => "query key value dt beta a_log dt_bias slots positions *recurrent_state *heads",
+                Some(_) => "convolved inputs a_log dt_bias gain slots positions *recurrent_state *heads",
             };
             (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
         Spec::DeltaChunks(chunks) => {
             let names = match chunks.op.rule.gated {
-                None => "query key value dt beta rate bias slots positions *memory *heads",
-                Some(_) => "convolved inputs rate bias slots positions *memory *heads",
+                None => "query key value dt beta a_log dt_bias slots positions *recurrent_state *heads",
+                Some(_) => "convolved inputs a_log dt_bias slots positions *recurrent_state *heads",
             };
             let DeltaRule { heads, values, .. } = chunks.op.rule;
             let of_group = if values > 16 { 32 } else { 16 };
@@ -228,7 +228,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::GatedRmsNorm(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
         Spec::DeltaStep(step) => {
-            let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
+            let names = "inputs taps a_log dt_bias gain slots positions *conv_state *recurrent_state *heads";
             (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))
         }
         Spec::Route(route) => {

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 /// Causal depthwise convolution.
 ///
-/// Scalars: rows. Buffers: x, taps, slots, positions, tail, y. Grid: all channels in groups of 128 threads.
+/// Scalars: rows. Buffers: x, taps, slots, positions, conv_state, y. Grid: all channels in groups of 128 threads.
 ///
 /// x is the first channels of wider rows. `taps` is `[channel, tap]`; the last tap is for the current row.
-/// `tail`, the conv state, is a ring, `[slot, taps, channel]`: the value at position p is stored at p % taps.
+/// `conv_state`, the conv state, is a ring, `[slot, taps, channel]`: the value at position p is stored at p % taps.
 /// Values before position 0 are zeros, whatever the ring contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CausalConv {
@@ -24,15 +24,15 @@ pub struct CausalConv {
 
 /// Gated delta rule: updates the recurrent state and reads it out.
 ///
-/// Scalars: rows. Buffers: query, key, value, dt, beta, rate, bias, slots, positions, memory, heads.
+/// Scalars: rows. Buffers: query, key, value, dt, beta, a_log, dt_bias, slots, positions, recurrent_state, heads.
 /// Grid: value heads.
 ///
-/// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has
+/// With gates, buffers: convolved, inputs, a_log, dt_bias, gain, slots, positions, recurrent_state, heads. `convolved` has
 /// the queries, keys and values of a row; `inputs` has their projections, then gates, beta logits
 /// and dt. Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
 /// the gain and by SiLU of the gates.
 ///
-/// `memory`, the recurrent state, is `[slot, value head, value channel, key channel]`. A row at position 0
+/// `recurrent_state`, the recurrent state, is `[slot, value head, value channel, key channel]`. A row at position 0
 /// reads zeros, whatever it contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeltaRule {
@@ -90,7 +90,7 @@ pub struct GatedRmsNorm {
 
 /// Delta rule of one row, including the convolutions.
 ///
-/// Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads. Grid: value
+/// Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state, heads. Grid: value
 /// heads, rows.
 ///
 /// All rows belong to different slots. Queries, keys and values of `inputs` are convolved as in

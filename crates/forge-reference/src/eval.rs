@@ -192,16 +192,18 @@ impl Run<'_> {
                 let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;
                 mla::attention(latents, (*heads, *scale), rows, inputs)
             }
-            Op::Convolve { taps, tail } => {
-                let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;
-                convolve(x, rows, &self.vector(bound(apply, body, *taps)?)?, tail.rows + 1)
+            Op::Convolve { taps, conv_state } => {
+                let conv_state = body.conv_state(*conv_state).ok_or_else(|| unbound(body, *conv_state))?;
+                convolve(x, rows, &self.vector(bound(apply, body, *taps)?)?, conv_state.rows + 1)
             }
-            Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
-                let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
-                let [rate, bias] = [*rate, *bias].map(|param| self.vector(bound(apply, body, param)?));
-                let decay = decay(inputs[3], &rate?, &bias?);
+            Op::DeltaRule { a_log, dt_bias, scale, epsilon, recurrent_state } => {
+                let recurrent_state =
+                    body.recurrent_state(*recurrent_state).ok_or_else(|| unbound(body, *recurrent_state))?;
+                let [a_log, dt_bias] =
+                    [*a_log, *dt_bias].map(|param| self.vector(bound(apply, body, param)?));
+                let decay = decay(inputs[3], &a_log?, &dt_bias?);
                 let inputs = [x, inputs[1], inputs[2], &decay, inputs[4]];
-                delta_rule(memory, [*scale, *epsilon], rows, inputs)
+                delta_rule(recurrent_state, [*scale, *epsilon], rows, inputs)
             }
             Op::Route(routing) => {
                 let vector = |param: Option<ParamId>| -> Result<Option<Vec<f32>>, Diagnostic> {

@@ -27,14 +27,17 @@ pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> 
     Values { width: x.width, numbers }
 }
 
-/// exp(-exp(a_log) * ln(1 + exp(x + bias)))
-pub(crate) fn decay(x: &Values, rate: &[f32], bias: &[f32]) -> Values {
-    let one = |x: &f32, rate: &f32, bias: &f32| {
-        let time = softplus(f64::from(*x) + f64::from(*bias));
-        (-f64::from(*rate).exp() * time).exp() as f32
+/// exp(-exp(a_log) * ln(1 + exp(x + dt_bias)))
+pub(crate) fn decay(x: &Values, a_log: &[f32], dt_bias: &[f32]) -> Values {
+    let one = |x: &f32, a_log: &f32, dt_bias: &f32| {
+        let time = softplus(f64::from(*x) + f64::from(*dt_bias));
+        (-f64::from(*a_log).exp() * time).exp() as f32
     };
     let row = |row: &[f32]| -> Vec<f32> {
-        row.iter().zip(rate.iter().zip(bias)).map(|(x, (rate, bias))| one(x, rate, bias)).collect()
+        row.iter()
+            .zip(a_log.iter().zip(dt_bias))
+            .map(|(x, (a_log, dt_bias))| one(x, a_log, dt_bias))
+            .collect()
     };
     Values { width: x.width, numbers: x.rows().flat_map(row).collect() }
 }
@@ -49,12 +52,12 @@ fn softplus(x: f64) -> f64 {
 ///
 /// The last argument has queries, keys, values, decay and beta.
 pub(crate) fn delta_rule(
-    memory: &RecurrentState,
+    recurrent_state: &RecurrentState,
     [scale, epsilon]: [f32; 2],
     rows: &[Row],
     [q, k, v, decay, strength]: [&Values; 5],
 ) -> Values {
-    let RecurrentState { heads, keys, values } = *memory;
+    let RecurrentState { heads, keys, values } = *recurrent_state;
     let group = heads / (k.width / keys);
     let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
     let of_heads = parallel_ranges(heads, rows.len() * keys * values * 6, |range| {
@@ -68,25 +71,27 @@ pub(crate) fn delta_rule(
                 x.into_iter().map(|x| x / length).collect()
             };
             // Per slot: key channels by value channels.
-            let mut memories = vec![vec![0.0_f64; keys * values]; slots];
+            let mut recurrent_states = vec![vec![0.0_f64; keys * values]; slots];
             for (index, row) in rows.iter().enumerate() {
                 let [q, k] = [q, k].map(|x| unit(part(x, index, head / group, keys)));
                 let v = part(v, index, head, values);
                 let [decay, strength] = [decay, strength].map(|x| f64::from(x.row(index)[head]));
-                let memory = &mut memories[row.slot];
-                memory.iter_mut().for_each(|s| *s *= decay);
-                let ask = |memory: &[f64], by: &[f64]| -> Vec<f64> {
-                    let column =
-                        |value: usize| (0..keys).map(|key| memory[key * values + value] * by[key]).sum();
+                let recurrent_state = &mut recurrent_states[row.slot];
+                recurrent_state.iter_mut().for_each(|s| *s *= decay);
+                let read_out = |recurrent_state: &[f64], by: &[f64]| -> Vec<f64> {
+                    let column = |value: usize| {
+                        (0..keys).map(|key| recurrent_state[key * values + value] * by[key]).sum()
+                    };
                     (0..values).map(column).collect()
                 };
-                let known = ask(memory, &k);
-                for (key, memory) in k.iter().zip(memory.chunks_exact_mut(values)) {
-                    for (s, (v, known)) in memory.iter_mut().zip(v.iter().zip(&known)) {
+                let known = read_out(recurrent_state, &k);
+                for (key, recurrent_state) in k.iter().zip(recurrent_state.chunks_exact_mut(values)) {
+                    for (s, (v, known)) in recurrent_state.iter_mut().zip(v.iter().zip(&known)) {
                         *s += key * strength * (v - known);
                     }
                 }
-                output.extend(ask(memory, &q).into_iter().map(|x| (x * f64::from(scale)) as f32));
+                output
+                    .extend(read_out(recurrent_state, &q).into_iter().map(|x| (x * f64::from(scale)) as f32));
             }
         }
         output
@@ -138,7 +143,7 @@ mod tests {
     fn delta_rule_stores_the_difference_and_decays() {
         // One head of two key channels and one value channel. Keys are normalized: lengths 3 and 1 have one
         // direction.
-        let memory = RecurrentState { heads: 1, keys: 2, values: 1 };
+        let recurrent_state = RecurrentState { heads: 1, keys: 2, values: 1 };
         let of = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
         let rows: Vec<Row> = of_slot(0, &[0; 4]).collect();
         let keys = of(2, &[3., 0., 1., 0., 0., 2., 1., 0.]);
@@ -146,7 +151,7 @@ mod tests {
         let values = of(1, &[8., 8., 4., 0.]);
         let output_with = |decay: [f32; 4], strength: [f32; 4]| {
             let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
-            delta_rule(&memory, [1.0, 1e-30], &rows, inputs).numbers
+            delta_rule(&recurrent_state, [1.0, 1e-30], &rows, inputs).numbers
         };
         assert_eq!(
             output_with([1.0; 4], [1.0; 4]),
@@ -159,14 +164,14 @@ mod tests {
 
     #[test]
     fn slots_and_heads_have_separate_states() {
-        let memory = RecurrentState { heads: 2, keys: 1, values: 2 };
+        let recurrent_state = RecurrentState { heads: 2, keys: 1, values: 2 };
         let rows = interleaved_rows();
         let ones = Values { width: 1, numbers: vec![1.0; 5] };
         let always = Values { width: 2, numbers: vec![1.0; 10] };
         let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
         let values = Values { width: 4, numbers };
         let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
-        let output = delta_rule(&memory, [2.0, 1e-30], &rows, inputs);
+        let output = delta_rule(&recurrent_state, [2.0, 1e-30], &rows, inputs);
         // Each update applies half of the difference, twice for slot 0; its third row applies half of the
         // remainder.
         assert_eq!(output.row(0), [1., 2., 3., 4.]);

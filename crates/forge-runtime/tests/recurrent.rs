@@ -35,21 +35,21 @@ fn convolutions_read_the_conv_state_of_their_slot() {
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
         let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
         let before = random.numbers(SLOTS * count * width);
-        let mut tail: Vec<(f64, f64)> = wide(&before).into_iter().map(|x| (x, 0.0)).collect();
+        let mut conv_state: Vec<(f64, f64)> = wide(&before).into_iter().map(|x| (x, 0.0)).collect();
         let mut wanted = Vec::new();
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             for channel in 0..width {
                 let place = |position: usize| (slot * count + position % count) * width + channel;
-                tail[place(position)].0 = f64::from(x[row * width + channel]);
+                conv_state[place(position)].0 = f64::from(x[row * width + channel]);
                 let term = |back: usize| {
-                    tail[place(position - back)].0 * f64::from(taps[(channel + 1) * count - 1 - back])
+                    conv_state[place(position - back)].0 * f64::from(taps[(channel + 1) * count - 1 - back])
                 };
                 let terms: Vec<f64> = (0..count.min(position + 1)).map(term).collect();
                 wanted.push((terms.iter().sum(), terms.iter().map(|term| term.abs()).sum()));
             }
         }
-        let kernel = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
+        let kernel = kernel("convolve", vec!["x", "taps", "slots", "positions", "conv_state", "y"], run);
         let arguments = [
             Argument::Numbers(x),
             Argument::Numbers(taps),
@@ -62,7 +62,7 @@ fn convolutions_read_the_conv_state_of_their_slot() {
             Some(ops::CausalConv { width, taps: count, pitch: width, activation: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-            compare(&format!("tail {level:?} {width}"), &numbers_of(&left[0]), &tail);
+            compare(&format!("conv_state {level:?} {width}"), &numbers_of(&left[0]), &conv_state);
             compare(&format!("{level:?} {width}"), &numbers_of(&left[1]), &wanted);
         });
     }
@@ -79,9 +79,9 @@ fn the_state_is_updated_row_by_row() {
         // From full decay to none: time steps from -200 to 200.
         let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
         let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
-        let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
+        let [a_log, dt_bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
-        let (mut memory, mut output) = (wide(&before), vec![0.0; rows * heads * values]);
+        let (mut recurrent_state, mut output) = (wide(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
@@ -90,9 +90,10 @@ fn the_state_is_updated_row_by_row() {
                     part.iter().map(|x| x / length).collect()
                 };
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
-                let softplus = (f64::from(dt[of_head]) + f64::from(bias[head])).exp().ln_1p();
-                let decay = (-f64::from(rate[head]).exp() * softplus).exp();
-                let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
+                let softplus = (f64::from(dt[of_head]) + f64::from(dt_bias[head])).exp().ln_1p();
+                let decay = (-f64::from(a_log[head]).exp() * softplus).exp();
+                let columns =
+                    &mut recurrent_state[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
                     let kept = if *position == 0 { 0.0 } else { decay };
                     column.iter_mut().for_each(|s| *s *= kept);
@@ -105,10 +106,21 @@ fn the_state_is_updated_row_by_row() {
                 }
             }
         }
-        let names =
-            ["query", "key", "value", "dt", "beta", "rate", "bias", "slots", "positions", "memory", "heads"];
+        let names = [
+            "query",
+            "key",
+            "value",
+            "dt",
+            "beta",
+            "a_log",
+            "dt_bias",
+            "slots",
+            "positions",
+            "recurrent_state",
+            "heads",
+        ];
         let kernel = kernel("delta_rule", names.to_vec(), run);
-        let inputs = [query, key, value, dt, beta, rate, bias].map(Argument::Numbers);
+        let inputs = [query, key, value, dt, beta, a_log, dt_bias].map(Argument::Numbers);
         let outputs =
             [Argument::Output(bytes_of(&before)), Argument::Output(NAN.repeat(rows * heads * values))];
         let arguments: Vec<Argument> =
@@ -117,7 +129,11 @@ fn the_state_is_updated_row_by_row() {
             Some(ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-            compare(&format!("memory {level:?} {keys}"), &numbers_of(&left[0]), &near(&memory));
+            compare(
+                &format!("recurrent_state {level:?} {keys}"),
+                &numbers_of(&left[0]),
+                &near(&recurrent_state),
+            );
             compare(&format!("{level:?} {keys}"), &numbers_of(&left[1]), &near(&output));
         });
     }
@@ -134,8 +150,8 @@ fn mixers() -> [mixer::Shape; 4] {
 fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
     mixer::Weights {
         taps: random.numbers(shape.channels() * shape.taps),
-        rate: random.numbers(shape.heads),
-        bias: random.numbers(shape.heads),
+        a_log: random.numbers(shape.heads),
+        dt_bias: random.numbers(shape.heads),
         gain: random.numbers(shape.values),
     }
 }
@@ -148,23 +164,30 @@ fn rule(shape: &mixer::Shape) -> ops::DeltaRule {
 #[test]
 fn delta_rule_convolves_updates_and_gates() {
     kernel_under_test!(CONVOLVE, ops::CausalConv, cpu::convolve);
-    let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
+    let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "conv_state", "y"], run);
     let mut random = Random(13);
     for shape in mixers() {
         let (weights, rows) = (weights(&mut random, &shape), ROWS.len());
         let inputs = random.numbers(rows * shape.inputs());
         let of_slot = shape.taps * shape.channels();
-        let before_tail = random.numbers(SLOTS * of_slot);
-        let before = random.numbers(SLOTS * shape.memory());
-        let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
+        let conv_state_before = random.numbers(SLOTS * of_slot);
+        let before = random.numbers(SLOTS * shape.recurrent_state());
+        let (mut conv_state, mut recurrent_state) = (wide(&conv_state_before), wide(&before));
         let (mut convolved, mut output) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
-            let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-            let made = mixer::convolve(&shape, &weights.taps, row, tail, position);
-            let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-            output.extend(mixer::update_state(&shape, &weights, [&made, &wide(row)], memory, position));
+            let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
+            let made = mixer::convolve(&shape, &weights.taps, row, conv_state, position);
+            let recurrent_state =
+                &mut recurrent_state[slot * shape.recurrent_state()..(slot + 1) * shape.recurrent_state()];
+            output.extend(mixer::update_state(
+                &shape,
+                &weights,
+                [&made, &wide(row)],
+                recurrent_state,
+                position,
+            ));
             convolved.extend(made);
         }
         let as_f32: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
@@ -180,15 +203,15 @@ fn delta_rule_convolves_updates_and_gates() {
             Argument::Numbers(weights.taps.clone()),
             column(|row| row.0),
             column(|row| row.1),
-            Argument::Output(bytes_of(&before_tail)),
+            Argument::Output(bytes_of(&conv_state_before)),
             Argument::Output(NAN.repeat(rows * shape.channels())),
         ];
         each_level(|level, threads| {
             let left = run_kernel(convolve, &arguments, &SCALARS, level, threads);
-            compare(&format!("tail {shape:?}"), &numbers_of(&left[0]), &near(&tail));
+            compare(&format!("conv_state {shape:?}"), &numbers_of(&left[0]), &near(&conv_state));
             compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
         });
-        check_delta_rule(&shape, &weights, [as_f32, inputs, before], [&memory, &output]);
+        check_delta_rule(&shape, &weights, [as_f32, inputs, before], [&recurrent_state, &output]);
     }
 }
 
@@ -197,18 +220,19 @@ fn check_delta_rule(
     shape: &mixer::Shape,
     weights: &mixer::Weights,
     [convolved, inputs, before]: [Vec<f32>; 3],
-    [memory, output]: [&[f64]; 2],
+    [recurrent_state, output]: [&[f64]; 2],
 ) {
     kernel_under_test!(SHAPE, ops::DeltaRule, cpu::delta_rule);
-    let names = ["convolved", "inputs", "rate", "bias", "gain", "slots", "positions", "memory", "heads"];
+    let names =
+        ["convolved", "inputs", "a_log", "dt_bias", "gain", "slots", "positions", "recurrent_state", "heads"];
     let kernel = kernel("delta_rule", names.to_vec(), run);
-    let [rate, bias, gain] =
-        [&weights.rate, &weights.bias, &weights.gain].map(|it| Argument::Numbers(it.clone()));
+    let [a_log, dt_bias, gain] =
+        [&weights.a_log, &weights.dt_bias, &weights.gain].map(|it| Argument::Numbers(it.clone()));
     let arguments = [
         Argument::Numbers(convolved),
         Argument::Numbers(inputs),
-        rate,
-        bias,
+        a_log,
+        dt_bias,
         gain,
         column(|row| row.0),
         column(|row| row.1),
@@ -218,7 +242,7 @@ fn check_delta_rule(
     *SHAPE.write().unwrap() = Some(rule(shape));
     each_level(|level, threads| {
         let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-        compare(&format!("memory {shape:?}"), &numbers_of(&left[0]), &near(memory));
+        compare(&format!("recurrent_state {shape:?}"), &numbers_of(&left[0]), &near(recurrent_state));
         compare(&format!("heads {shape:?}"), &numbers_of(&left[1]), &near(output));
     });
 }
@@ -226,7 +250,18 @@ fn check_delta_rule(
 #[test]
 fn delta_step_processes_one_row_of_a_slot() {
     kernel_under_test!(SHAPE, ops::DeltaStep, cpu::delta_step);
-    let names = ["inputs", "taps", "rate", "bias", "gain", "slots", "positions", "tail", "memory", "heads"];
+    let names = [
+        "inputs",
+        "taps",
+        "a_log",
+        "dt_bias",
+        "gain",
+        "slots",
+        "positions",
+        "conv_state",
+        "recurrent_state",
+        "heads",
+    ];
     let kernel = kernel("delta_step", names.to_vec(), run);
     let mut random = Random(14);
     for shape in mixers() {
@@ -235,26 +270,34 @@ fn delta_step_processes_one_row_of_a_slot() {
             let weights = weights(&mut random, &shape);
             let inputs = random.numbers(rows.len() * shape.inputs());
             let of_slot = shape.taps * shape.channels();
-            let [before_tail, before] =
-                [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-            let (mut tail, mut memory, mut output) = (wide(&before_tail), wide(&before), Vec::new());
+            let [conv_state_before, before] =
+                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
+            let (mut conv_state, mut recurrent_state, mut output) =
+                (wide(&conv_state_before), wide(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
-                let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-                let made = mixer::convolve(&shape, &weights.taps, row, tail, *position);
-                let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
-                output.extend(mixer::update_state(&shape, &weights, [&made, &wide(row)], memory, *position));
+                let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
+                let made = mixer::convolve(&shape, &weights.taps, row, conv_state, *position);
+                let recurrent_state = &mut recurrent_state
+                    [slot * shape.recurrent_state()..(slot + 1) * shape.recurrent_state()];
+                output.extend(mixer::update_state(
+                    &shape,
+                    &weights,
+                    [&made, &wide(row)],
+                    recurrent_state,
+                    *position,
+                ));
             }
-            let mixer::Weights { taps, rate, bias, gain } = weights;
-            let numbers = [inputs, taps, rate, bias, gain].map(Argument::Numbers);
+            let mixer::Weights { taps, a_log, dt_bias, gain } = weights;
+            let numbers = [inputs, taps, a_log, dt_bias, gain].map(Argument::Numbers);
             let words = [rows.map(|row| row.0), rows.map(|row| row.1)]
                 .map(|words| Argument::Words(words.iter().map(|word| *word as u32).collect()));
-            let outputs = [bytes_of(&before_tail), bytes_of(&before), NAN.repeat(output.len())];
+            let outputs = [bytes_of(&conv_state_before), bytes_of(&before), NAN.repeat(output.len())];
             let arguments: Vec<Argument> =
                 numbers.into_iter().chain(words).chain(outputs.map(Argument::Output)).collect();
             *SHAPE.write().unwrap() = Some(ops::DeltaStep { rule: rule(&shape), taps: shape.taps });
             each_level(|level, threads| {
                 let left = run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads);
-                for (bytes, wanted) in left.iter().zip([&tail, &memory, &output]) {
+                for (bytes, wanted) in left.iter().zip([&conv_state, &recurrent_state, &output]) {
                     compare(&format!("{shape:?}"), &numbers_of(bytes), &near(wanted));
                 }
             });

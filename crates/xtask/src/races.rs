@@ -9,7 +9,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Tests of the thread pool, the kernels and their callers.
 pub(crate) const TESTS: [&str; 8] =
-    ["attention", "chain", "experts", "kernels", "latents", "memories", "model", "recurrent"];
+    ["attention", "chain", "experts", "kernels", "latents", "model", "recurrent", "recurrent_state"];
 
 /// Builds and runs the tests.
 pub(crate) fn races() -> Result<(), String> {

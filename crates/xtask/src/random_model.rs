@@ -135,11 +135,11 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
                     let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
                     vec![(*weight, (0.0, 1.0 / (columns as f32).sqrt()))]
                 }
-                Op::Convolve { taps, tail } => {
-                    let count = body.tail(*tail).map_or(1, |tail| tail.rows + 1);
+                Op::Convolve { taps, conv_state } => {
+                    let count = body.conv_state(*conv_state).map_or(1, |state| state.rows + 1);
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
                 }
-                Op::DeltaRule { rate, bias, .. } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
+                Op::DeltaRule { a_log, dt_bias, .. } => vec![(*a_log, (-1.0, 0.5)), (*dt_bias, (0.0, 0.5))],
                 Op::Route(routing) => {
                     let correction = routing.correction.map(|correction| (correction, (0.0, 0.1)));
                     correction.into_iter().chain(routing.scale.map(|scale| (scale, (1.0, 0.1)))).collect()

@@ -63,7 +63,7 @@
             }
             // Rows past the last do not update the state, and do not decay it.
             if (part == 0u) {
-                logs[r] = r < count ? -exp(rate[head]) * softplus(head_dt + bias[head]) : 0.0f;
+                logs[r] = r < count ? -exp(a_log[head]) * softplus(head_dt + dt_bias[head]) : 0.0f;
                 betas[r] = r < count ? head_beta : 0.0f;
             }
         }

@@ -32,7 +32,7 @@
 {% endfor %}
 
         // Update and decay of the state.
-        const float decay = exp(-exp(rate[head]) * softplus(head_dt + bias[head]));
+        const float decay = exp(-exp(a_log[head]) * softplus(head_dt + dt_bias[head]));
         const float key_scale = rsqrt(key_squares + {{ epsilon }});
         const float query_scale = {{ scale }} * rsqrt(query_squares + {{ epsilon }});
         const float delta = row_value - decay * k_dot_s * key_scale;

@@ -283,8 +283,9 @@ impl Layer<'_, '_> {
         let shape = &[width * taps];
         let request = TensorRequest { cut: Some(of_taps), lies, ..TensorRequest::whole(tensor, shape) };
         let weight = self.bound(&format!("{role}_taps"), request);
-        let tail = self.state(&format!("{role}_tail"), State::Tail(ConvState { rows: taps - 1, width }));
-        self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
+        let conv_state =
+            self.state(&format!("{role}_conv_state"), State::Conv(ConvState { rows: taps - 1, width }));
+        self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, conv_state }, &[x])
     }
 
     /// The gated delta rule: updates the recurrent state from keys, values, `beta` and decay, and reads it
@@ -296,12 +297,12 @@ impl Layer<'_, '_> {
         tensors: [&str; 2],
         scale: f32,
         epsilon: f32,
-        memory: RecurrentState,
+        recurrent_state: RecurrentState,
     ) -> ValueId {
-        let [rate, bias] = [("rate", tensors[0]), ("rate_bias", tensors[1])]
-            .map(|(role, tensor)| self.weight(role, tensor, &[memory.heads]));
-        let memory = self.state("memory", State::Memory(memory));
-        self.node(name, Op::DeltaRule { rate, bias, scale, epsilon, memory }, &inputs)
+        let [a_log, dt_bias] = [("a_log", tensors[0]), ("dt_bias", tensors[1])]
+            .map(|(role, tensor)| self.weight(role, tensor, &[recurrent_state.heads]));
+        let recurrent_state = self.state("recurrent_state", State::Recurrent(recurrent_state));
+        self.node(name, Op::DeltaRule { a_log, dt_bias, scale, epsilon, recurrent_state }, &inputs)
     }
 
     /// Routing weights from router logits.

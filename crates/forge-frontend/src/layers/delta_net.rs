@@ -142,10 +142,9 @@ impl DeltaNet {
 
         let beta = layer.activate("beta_sigmoid", beta, Activation::Sigmoid);
         let tensors = [&*format!("{module}.A_log"), &*format!("{module}.dt_bias")];
-        let memory = RecurrentState { heads, keys: self.key_width, values: self.value_width };
+        let state = RecurrentState { heads, keys: self.key_width, values: self.value_width };
         let scale = (self.key_width as f64).sqrt().recip() as f32;
-        let output =
-            layer.delta_rule("heads", [query, key, value, dt, beta], tensors, scale, EPSILON, memory);
+        let output = layer.delta_rule("heads", [query, key, value, dt, beta], tensors, scale, EPSILON, state);
 
         let norm = Norm { epsilon: self.epsilon, plus_one: false, kind: NormKind::Rms };
         let gain = ("head_gain", &*format!("{module}.norm"));

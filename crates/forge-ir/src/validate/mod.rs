@@ -217,8 +217,8 @@ fn kind(kind: &ParamKind) -> String {
         ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
         ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
         ParamKind::State(state @ State::Latents(_)) => format!("an MLA cache of {state}"),
-        ParamKind::State(state @ State::Tail(_)) => format!("a conv state of {state}"),
-        ParamKind::State(state @ State::Memory(_)) => format!("a recurrent state of {state}"),
+        ParamKind::State(state @ State::Conv(_)) => format!("a conv state of {state}"),
+        ParamKind::State(state @ State::Recurrent(_)) => format!("a recurrent state of {state}"),
         ParamKind::Part(width) => format!("{width} columns of the per-layer inputs"),
     }
 }

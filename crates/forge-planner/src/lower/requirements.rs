@@ -21,7 +21,7 @@ pub(crate) fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
         let mut windows = graph.layers.iter().filter(|apply| apply.states.contains(&state)).map(sees);
         let first = windows.next();
         let shared = windows.clone().count() > 0;
-        if shared && graph.states.iter().any(|state| matches!(state, State::Memory(_) | State::Tail(_))) {
+        if shared && graph.states.iter().any(|state| matches!(state, State::Recurrent(_) | State::Conv(_))) {
             let message = "shared KV caches and recurrent layers in one model";
             faults.push(Diagnostic::new("F0506", message).note("forge does not support this combination"));
         } else if windows.any(|window| Some(window) != first) {
@@ -47,7 +47,7 @@ pub(crate) fn cache_format(
 ) -> Result<Format, Vec<Diagnostic>> {
     let caches = graph.states.iter().filter_map(|state| match state {
         State::Cache(cache) => Some(cache),
-        State::Latents(_) | State::Tail(_) | State::Memory(_) => None,
+        State::Latents(_) | State::Conv(_) | State::Recurrent(_) => None,
     });
     let has_latents = graph.states.iter().any(|state| matches!(state, State::Latents(_)));
     let odd = caches.into_iter().find(|cache| !cache.width.is_multiple_of(BLOCK));

@@ -98,13 +98,16 @@ impl Draft<'_> {
     }
 
     /// The recurrent state with this name; adds it if there is none.
-    pub(crate) fn memory(&mut self, memory: RecurrentState) -> Operand {
-        let memories = &mut self.section.memories;
-        let index = memories.iter().position(|other| other.name == memory.name).unwrap_or_else(|| {
-            memories.push(memory);
-            memories.len() - 1
-        });
-        Operand::Memory(index)
+    pub(crate) fn recurrent_state(&mut self, recurrent_state: RecurrentState) -> Operand {
+        let recurrent_states = &mut self.section.recurrent_states;
+        let index = recurrent_states
+            .iter()
+            .position(|other| other.name == recurrent_state.name)
+            .unwrap_or_else(|| {
+                recurrent_states.push(recurrent_state);
+                recurrent_states.len() - 1
+            });
+        Operand::RecurrentState(index)
     }
 
     /// Regimes for which this section's steps need kernels.

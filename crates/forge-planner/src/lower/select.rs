@@ -107,7 +107,7 @@ impl<'a> Select<'a> {
             fields: Vec::new(),
             state: None,
             takes: None,
-            memories: Vec::new(),
+            recurrent_states: Vec::new(),
             decode: Vec::new(),
             batch: Vec::new(),
         };

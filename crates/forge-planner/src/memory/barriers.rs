@@ -119,7 +119,7 @@ fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<To
                 let scratch = &plan.scratch[scratch];
                 Span { outside: None, start: scratch.offset, end: scratch.offset + scratch.extent(schedule) }
             }
-            Operand::Keys | Operand::Values | Operand::Latents | Operand::Memory(_) => {
+            Operand::Keys | Operand::Values | Operand::Latents | Operand::RecurrentState(_) => {
                 Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
             }
             Operand::Field(_) | Operand::Batch(_) | Operand::ExpertSlots => continue,

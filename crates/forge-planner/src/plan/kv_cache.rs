@@ -94,15 +94,18 @@ impl Plan {
                     take(state.capacity(context) * self.position_bytes(&state) / each);
                 }
             }
-            section.memories.iter().for_each(|memory| take(4 * memory.numbers()));
+            section.recurrent_states.iter().for_each(|recurrent_state| take(4 * recurrent_state.numbers()));
         }
         end
     }
 
     /// Bytes per slot that do not depend on the context length: recurrent states.
-    pub fn memory_bytes(&self) -> usize {
+    pub fn recurrent_state_bytes(&self) -> usize {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
-        sections.flat_map(|section| &section.memories).map(|memory| 4 * memory.numbers()).sum()
+        sections
+            .flat_map(|section| &section.recurrent_states)
+            .map(|recurrent_state| 4 * recurrent_state.numbers())
+            .sum()
     }
 
     /// The size of the cache, for display: `1.5 KB per token`, or with sliding windows `256 B per token and 1.3
@@ -117,8 +120,8 @@ impl Plan {
         if rings.is_empty() || self.kept_bytes_per_position() > 0 {
             parts.insert(0, format!("{} per token", size(self.kept_bytes_per_position())));
         }
-        if self.memory_bytes() > 0 {
-            parts.push(format!("{} of recurrent state per sequence", size(self.memory_bytes())));
+        if self.recurrent_state_bytes() > 0 {
+            parts.push(format!("{} of recurrent state per sequence", size(self.recurrent_state_bytes())));
         }
         parts.join(" and ")
     }

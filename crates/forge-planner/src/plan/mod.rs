@@ -120,7 +120,7 @@ pub struct Section {
     /// Number of columns of the per-layer inputs that the section reads, if any.
     pub takes: Option<usize>,
     /// Recurrent states of the section. Their size does not depend on the context length.
-    pub memories: Vec<RecurrentState>,
+    pub recurrent_states: Vec<RecurrentState>,
     /// Steps of a pass of one row, in order.
     pub decode: Vec<Step>,
     /// Steps of a pass of several rows, in order.
@@ -314,7 +314,7 @@ pub enum Operand {
     /// MLA cache of this layer: latents and RoPE keys.
     Latents,
     /// Recurrent state of this layer, by index.
-    Memory(usize),
+    RecurrentState(usize),
     /// A per-row input from the host.
     Batch(BatchColumn),
     /// Slot table of the expert cache: where the matrices of each expert are, filled in by the host.

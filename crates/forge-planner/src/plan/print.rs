@@ -121,9 +121,9 @@ impl Plan {
                 }
             }?;
         }
-        for memory in &section.memories {
-            let shape: Vec<String> = memory.shape.iter().map(usize::to_string).collect();
-            writeln!(f, "  memory {:<16} f32 [slot, {}]", memory.name, shape.join(", "))?;
+        for recurrent_state in &section.recurrent_states {
+            let shape: Vec<String> = recurrent_state.shape.iter().map(usize::to_string).collect();
+            writeln!(f, "  state {:<16} f32 [slot, {}]", recurrent_state.name, shape.join(", "))?;
         }
         for schedule in Schedule::ALL {
             writeln!(f, "  {}", schedule.name())?;
@@ -185,7 +185,9 @@ impl Plan {
                 Operand::Keys => "cache keys".to_owned(),
                 Operand::Values => "cache values".to_owned(),
                 Operand::Latents => "cache latents".to_owned(),
-                Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
+                Operand::RecurrentState(recurrent_state) => {
+                    format!("state {}", section.recurrent_states[recurrent_state].name)
+                }
                 Operand::Batch(column) => format!("batch {}", column.name()),
                 Operand::ExpertSlots => "expert slot table".to_owned(),
             };

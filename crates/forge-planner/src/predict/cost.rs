@@ -108,9 +108,9 @@ pub(crate) fn cost_of(
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
             }
-            Operand::Memory(memory) => {
-                let numbers = section.memories[memory].numbers() as u64;
-                let (read, written) = step_of.memory(&argument.parameter, numbers);
+            Operand::RecurrentState(recurrent_state) => {
+                let numbers = section.recurrent_states[recurrent_state].numbers() as u64;
+                let (read, written) = step_of.recurrent_state(&argument.parameter, numbers);
                 cost.cache_read += read * 4;
                 cost.cache_written += written * 4;
             }
@@ -267,16 +267,16 @@ impl Counted<'_> {
     }
 
     /// Elements of a recurrent state that are read and written. At position 0 nothing is read.
-    fn memory(&self, parameter: &str, numbers: u64) -> (u64, u64) {
+    fn recurrent_state(&self, parameter: &str, numbers: u64) -> (u64, u64) {
         let before = self.amounts.before;
         // Conv state is a ring: the row's own entry is written, the others are read.
-        let tail = |taps: usize| {
+        let conv_state = |taps: usize| {
             let (taps, width) = (taps as u64, numbers / taps as u64);
             (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
         };
         match (&self.instance.spec, parameter) {
-            (Spec::Convolve(convolve), _) => tail(convolve.taps),
-            (Spec::DeltaStep(step), "tail") => tail(step.taps),
+            (Spec::Convolve(convolve), _) => conv_state(convolve.taps),
+            (Spec::DeltaStep(step), "conv_state") => conv_state(step.taps),
             (Spec::DeltaRule(_) | Spec::DeltaChunks(_) | Spec::DeltaStep(_), _) => {
                 (if before > 0 { numbers } else { 0 }, numbers)
             }

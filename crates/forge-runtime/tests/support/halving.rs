@@ -17,38 +17,37 @@ const SUMS: Span<f32> = Span::new(Buffer::Scratch, 0, CHUNK * 4);
 const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 256, HEAD_ROWS * VOCABULARY * 4);
 
 pub struct Halving {
-    memory: Span<f32>,
+    state: Span<f32>,
     layout: Layout,
 }
 
-static LEARN: Kernel = Kernel {
-    name: "learn",
-    buffers: &["ids", "slots", "positions", "memory", "sums"],
+static UPDATE: Kernel = Kernel {
+    name: "update",
+    buffers: &["ids", "slots", "positions", "state", "sums"],
     threads: 32,
     strips: None,
     cost: KernelCost::NONE,
-    cpu: learn,
+    cpu: update,
 };
-static TELL: Kernel = Kernel {
-    name: "tell",
+static READ_OUT: Kernel = Kernel {
+    name: "read_out",
     buffers: &["sums", "wanted", "logits", "next"],
     threads: 32,
     strips: None,
     cost: KernelCost::NONE,
-    cpu: tell,
+    cpu: read_out,
 };
 
-fn learn(call: &KernelArgs<'_>) {
+fn update(call: &KernelArgs<'_>) {
     let (rows, all) = (call.scalar(0), call.scalar(1));
     let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
-    let memory = call.output::<f32>("memory", all);
+    let state = call.output::<f32>("state", all);
     let sums = call.output::<f32>("sums", rows);
     for _ in call.claim(1, 1) {
         for row in 0..rows {
             let slot = slots[row] as usize;
             // SAFETY: there is one range, so one thread has it.
-            let (own, sum) =
-                unsafe { (&mut memory.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
+            let (own, sum) = unsafe { (&mut state.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
             let before = if positions[row] == 0 { 0.0 } else { *own };
             *sum = before / 2.0 + ids[row] as f32;
             *own = *sum;
@@ -56,7 +55,7 @@ fn learn(call: &KernelArgs<'_>) {
     }
 }
 
-fn tell(call: &KernelArgs<'_>) {
+fn read_out(call: &KernelArgs<'_>) {
     let rows = call.scalar(0);
     let wanted = call.input::<u32>("wanted", rows);
     let sums = call.input::<f32>("sums", CHUNK);
@@ -109,9 +108,9 @@ static INFO: ModelInfo = ModelInfo {
 
 impl Halving {
     pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Error> {
-        let mut state = StateLayout::new(slots);
-        let memory = state.recurrent_state(1);
-        Ok(Box::new(Halving { memory, layout: Layout::new(&INFO, state, 1024, LOGITS) }))
+        let mut states = StateLayout::new(slots);
+        let state = states.recurrent_state(1);
+        Ok(Box::new(Halving { state, layout: Layout::new(&INFO, states, 1024, LOGITS) }))
     }
 }
 
@@ -126,14 +125,14 @@ impl Model for Halving {
 
     fn forward(&self, pass: &mut dyn Pass, rows: &Batch) {
         let &Batch { ids, slots, positions, count, .. } = rows;
-        let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
-        let slots = self.memory.bytes as u32 / 4;
-        pass.dispatch(&LEARN, &bindings, &[count, slots], [1, 1, 1]);
+        let bindings = [ids.read(), slots.read(), positions.read(), self.state.write(), SUMS.write()];
+        let slots = self.state.bytes as u32 / 4;
+        pass.dispatch(&UPDATE, &bindings, &[count, slots], [1, 1, 1]);
     }
 
     fn head(&self, pass: &mut dyn Pass, _program: Schedule, wanted: &LogitRows) {
         pass.barrier();
         let bindings = [SUMS.read(), wanted.row_indices.read(), LOGITS.write(), wanted.next_tokens.write()];
-        pass.dispatch(&TELL, &bindings, &[wanted.rows], [1, 1, 1]);
+        pass.dispatch(&READ_OUT, &bindings, &[wanted.rows], [1, 1, 1]);
     }
 }

@@ -25,7 +25,7 @@ impl Shape {
     }
 
     /// Elements of a slot's recurrent state.
-    pub(crate) fn memory(&self) -> usize {
+    pub(crate) fn recurrent_state(&self) -> usize {
         self.heads * self.values * self.keys
     }
 }
@@ -33,8 +33,8 @@ impl Shape {
 /// Parameters of all rows.
 pub(crate) struct Weights {
     pub(crate) taps: Vec<f32>,
-    pub(crate) rate: Vec<f32>,
-    pub(crate) bias: Vec<f32>,
+    pub(crate) a_log: Vec<f32>,
+    pub(crate) dt_bias: Vec<f32>,
     pub(crate) gain: Vec<f32>,
 }
 
@@ -43,16 +43,16 @@ pub(crate) fn convolve(
     shape: &Shape,
     taps: &[f32],
     row: &[f32],
-    tail: &mut [f64],
+    conv_state: &mut [f64],
     position: usize,
 ) -> Vec<f64> {
     let (count, width) = (shape.taps, shape.channels());
     (0..width)
         .map(|channel| {
             let place = |position: usize| position % count * width + channel;
-            tail[place(position)] = f64::from(row[channel]);
+            conv_state[place(position)] = f64::from(row[channel]);
             let term = |back: usize| {
-                tail[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
+                conv_state[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
             };
             silu((0..count.min(position + 1)).map(term).sum())
         })
@@ -65,7 +65,7 @@ pub(crate) fn update_state(
     shape: &Shape,
     weights: &Weights,
     [convolved, row]: [&[f64]; 2],
-    memory: &mut [f64],
+    recurrent_state: &mut [f64],
     position: usize,
 ) -> Vec<f64> {
     let Shape { key_heads, heads, keys, values, .. } = *shape;
@@ -80,12 +80,12 @@ pub(crate) fn update_state(
         let q = unit(&convolved[key * keys..][..keys]);
         let k = unit(&convolved[(key_heads + key) * keys..][..keys]);
         let v = &convolved[2 * key_heads * keys + head * values..][..values];
-        let softplus = (after[heads * (values + 1) + head] + f64::from(weights.bias[head])).exp().ln_1p();
-        let decay = (-f64::from(weights.rate[head]).exp() * softplus).exp();
+        let softplus = (after[heads * (values + 1) + head] + f64::from(weights.dt_bias[head])).exp().ln_1p();
+        let decay = (-f64::from(weights.a_log[head]).exp() * softplus).exp();
         let beta = 1.0 / (1.0 + (-after[heads * values + head]).exp());
         let dot = |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
         let mut own = Vec::new();
-        for (column, v) in memory[head * values * keys..].chunks_exact_mut(keys).zip(v) {
+        for (column, v) in recurrent_state[head * values * keys..].chunks_exact_mut(keys).zip(v) {
             let kept = if position == 0 { 0.0 } else { decay };
             column.iter_mut().for_each(|s| *s *= kept);
             let update = beta * (v - dot(column, &k));

@@ -50,23 +50,23 @@ fn convolution_continues_from_the_state_of_its_slot() {
             ("taps", Input::Numbers(&taps)),
             ("slots", Input::Words(&column(|row| row.0))),
             ("positions", Input::Words(&column(|row| row.1))),
-            ("tail", Input::Bytes(&bytes_of(&before, Format::F32))),
+            ("conv_state", Input::Bytes(&bytes_of(&before, Format::F32))),
             ("y", Input::Uninitialized(ROWS.len() * width * 4)),
         ];
         let left = kernels.run(index, &[("rows", ROWS.len())], &bindings);
-        let (mut tail, mut expected) = (wide(&before), Vec::new());
+        let (mut conv_state, mut expected) = (wide(&before), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             for channel in 0..width {
                 let place = |position: usize| (slot * count + position % count) * width + channel;
-                tail[place(position)] = f64::from(x[row * width + channel]);
+                conv_state[place(position)] = f64::from(x[row * width + channel]);
                 let seen = (0..count.min(position + 1)).map(|back| {
-                    tail[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
+                    conv_state[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
                 });
                 expected.push(seen.sum());
             }
         }
-        compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
+        compare(shape, &numbers_of(&left[0], Format::F32), &conv_state, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &expected, 1e-6);
     }
 }
@@ -94,7 +94,7 @@ fn delta_rule_matches_the_reference_row_by_row() {
         // From full decay to none: time steps from -200 to 200.
         let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
         let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
-        let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
+        let [a_log, dt_bias] = [0; 2].map(|_| random.numbers(heads));
         let before = random.numbers(SLOTS * heads * values * keys);
         let bindings = [
             ("query", Input::Numbers(&query)),
@@ -102,11 +102,11 @@ fn delta_rule_matches_the_reference_row_by_row() {
             ("value", Input::Numbers(&value)),
             ("dt", Input::Numbers(&dt)),
             ("beta", Input::Numbers(&beta)),
-            ("rate", Input::Numbers(&rate)),
-            ("bias", Input::Numbers(&bias)),
+            ("a_log", Input::Numbers(&a_log)),
+            ("dt_bias", Input::Numbers(&dt_bias)),
             ("slots", Input::Words(&column(|row| row.0))),
             ("positions", Input::Words(&column(|row| row.1))),
-            ("memory", Input::Bytes(&bytes_of(&before, Format::F32))),
+            ("recurrent_state", Input::Bytes(&bytes_of(&before, Format::F32))),
             ("heads", Input::Uninitialized(rows * heads * values * 4)),
         ];
         let (mut state, mut expected) = (wide(&before), vec![0.0; rows * heads * values]);
@@ -118,8 +118,8 @@ fn delta_rule_matches_the_reference_row_by_row() {
                     part.iter().map(|x| x / length).collect()
                 };
                 let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
-                let softplus = (f64::from(dt[of_head]) + f64::from(bias[head])).exp().ln_1p();
-                let decay = (-f64::from(rate[head]).exp() * softplus).exp();
+                let softplus = (f64::from(dt[of_head]) + f64::from(dt_bias[head])).exp().ln_1p();
+                let decay = (-f64::from(a_log[head]).exp() * softplus).exp();
                 let columns = &mut state[(*slot as usize * heads + head) * values * keys..][..values * keys];
                 for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
                     let kept = if *position == 0 { 0.0 } else { decay };
@@ -168,8 +168,8 @@ fn rule(shape: &mixer::Shape) -> DeltaRule {
 fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
     mixer::Weights {
         taps: random.numbers(shape.channels() * shape.taps),
-        rate: random.numbers(shape.heads),
-        bias: random.numbers(shape.heads),
+        a_log: random.numbers(shape.heads),
+        dt_bias: random.numbers(shape.heads),
         gain: random.numbers(shape.values),
     }
 }
@@ -194,16 +194,16 @@ fn gated_delta_net_layer_matches_the_reference() {
         let (weights, rows) = (weights(&mut random, shape), ROWS.len());
         let inputs = random.numbers(rows * shape.inputs());
         let of_slot = shape.taps * shape.channels();
-        let [before_tail, before] =
-            [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-        let (mut tail, mut state) = (wide(&before_tail), wide(&before));
+        let [conv_state_before, before] =
+            [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
+        let (mut conv_state, mut state) = (wide(&conv_state_before), wide(&before));
         let (mut convolved, mut expected) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
-            let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-            let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, position);
-            let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
+            let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
+            let convolved_row = mixer::convolve(shape, &weights.taps, row, conv_state, position);
+            let state = &mut state[slot * shape.recurrent_state()..(slot + 1) * shape.recurrent_state()];
             expected.extend(mixer::update_state(
                 shape,
                 &weights,
@@ -219,12 +219,12 @@ fn gated_delta_net_layer_matches_the_reference() {
             ("taps", Input::Numbers(&weights.taps)),
             ("slots", Input::Words(&slots)),
             ("positions", Input::Words(&positions)),
-            ("tail", Input::Bytes(&bytes_of(&before_tail, Format::F32))),
+            ("conv_state", Input::Bytes(&bytes_of(&conv_state_before, Format::F32))),
             ("y", Input::Uninitialized(convolved.len() * 4)),
         ];
         let own = index * (VARIANTS + 2);
         let left = kernels.run(own, &scalars, &bindings);
-        compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
+        compare(shape, &numbers_of(&left[0], Format::F32), &conv_state, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
 
         let as_f32: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
@@ -233,11 +233,11 @@ fn gated_delta_net_layer_matches_the_reference() {
             let mut bindings = vec![
                 ("convolved", Input::Numbers(&as_f32)),
                 ("inputs", Input::Numbers(&inputs)),
-                ("rate", Input::Numbers(&weights.rate)),
-                ("bias", Input::Numbers(&weights.bias)),
+                ("a_log", Input::Numbers(&weights.a_log)),
+                ("dt_bias", Input::Numbers(&weights.dt_bias)),
                 ("slots", Input::Words(&slots)),
                 ("positions", Input::Words(&positions)),
-                ("memory", Input::Bytes(&held)),
+                ("recurrent_state", Input::Bytes(&held)),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
@@ -272,13 +272,14 @@ fn single_step_delta_net_matches_the_reference() {
             let weights = weights(&mut random, shape);
             let inputs = random.numbers(rows.len() * shape.inputs());
             let of_slot = shape.taps * shape.channels();
-            let [before_tail, before] =
-                [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
-            let (mut tail, mut state, mut expected) = (wide(&before_tail), wide(&before), Vec::new());
+            let [conv_state_before, before] =
+                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
+            let (mut conv_state, mut state, mut expected) =
+                (wide(&conv_state_before), wide(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
-                let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
-                let convolved_row = mixer::convolve(shape, &weights.taps, row, tail, *position);
-                let state = &mut state[slot * shape.memory()..(slot + 1) * shape.memory()];
+                let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
+                let convolved_row = mixer::convolve(shape, &weights.taps, row, conv_state, *position);
+                let state = &mut state[slot * shape.recurrent_state()..(slot + 1) * shape.recurrent_state()];
                 expected.extend(mixer::update_state(
                     shape,
                     &weights,
@@ -290,18 +291,18 @@ fn single_step_delta_net_matches_the_reference() {
             let bindings = [
                 ("inputs", Input::Numbers(&inputs)),
                 ("taps", Input::Numbers(&weights.taps)),
-                ("rate", Input::Numbers(&weights.rate)),
-                ("bias", Input::Numbers(&weights.bias)),
+                ("a_log", Input::Numbers(&weights.a_log)),
+                ("dt_bias", Input::Numbers(&weights.dt_bias)),
                 ("gain", Input::Numbers(&weights.gain)),
                 ("slots", Input::Words(&rows.map(|row| row.0 as u32))),
                 ("positions", Input::Words(&rows.map(|row| row.1 as u32))),
-                ("tail", Input::Bytes(&bytes_of(&before_tail, Format::F32))),
-                ("memory", Input::Bytes(&bytes_of(&before, Format::F32))),
+                ("conv_state", Input::Bytes(&bytes_of(&conv_state_before, Format::F32))),
+                ("recurrent_state", Input::Bytes(&bytes_of(&before, Format::F32))),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             let left = kernels.run(index, &[("rows", rows.len())], &bindings);
             for (bytes, (expected, bound)) in
-                left.iter().zip([(&tail, 0.0), (&state, 4e-6), (&expected, 4e-6)])
+                left.iter().zip([(&conv_state, 0.0), (&state, 4e-6), (&expected, 4e-6)])
             {
                 compare(shape, &numbers_of(bytes, Format::F32), expected, bound);
             }

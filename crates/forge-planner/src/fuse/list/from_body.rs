@@ -64,18 +64,20 @@ impl Fused {
                     }
                     None => Kind::Unplanned,
                 },
-                Op::Convolve { taps, tail } => {
-                    Kind::Convolve(Convolve { parts: vec![(*taps, *tail)], activation: None })
+                Op::Convolve { taps, conv_state } => {
+                    Kind::Convolve(Convolve { parts: vec![(*taps, *conv_state)], activation: None })
                 }
-                Op::DeltaRule { rate, bias, scale, epsilon, memory } => Kind::DeltaRule(DeltaRule {
-                    rate: *rate,
-                    bias: *bias,
-                    scale: *scale,
-                    epsilon: *epsilon,
-                    memory: *memory,
-                    gated: None,
-                    prologue: None,
-                }),
+                Op::DeltaRule { a_log, dt_bias, scale, epsilon, recurrent_state } => {
+                    Kind::DeltaRule(DeltaRule {
+                        a_log: *a_log,
+                        dt_bias: *dt_bias,
+                        scale: *scale,
+                        epsilon: *epsilon,
+                        recurrent_state: *recurrent_state,
+                        gated: None,
+                        prologue: None,
+                    })
+                }
                 Op::PerHeadLinear { weight, heads, transposed } => Kind::PerHeadLinear(PerHeadLinear {
                     weight: *weight,
                     heads: *heads,

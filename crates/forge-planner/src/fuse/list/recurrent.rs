@@ -17,16 +17,16 @@ pub(crate) struct Convolve {
 /// after q, k, v.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeltaRule {
-    /// Decay rate of each value head (`A_log`).
-    pub(crate) rate: ParamId,
+    /// Decay a_log of each value head (`A_log`).
+    pub(crate) a_log: ParamId,
     /// Bias of dt.
-    pub(crate) bias: ParamId,
+    pub(crate) dt_bias: ParamId,
     /// Factor of the read-out.
     pub(crate) scale: f32,
     /// Added to the sum of squares of a query or key.
     pub(crate) epsilon: f32,
     /// The recurrent state.
-    pub(crate) memory: ParamId,
+    pub(crate) recurrent_state: ParamId,
     /// Gated norm of the read-out.
     pub(crate) gated: Option<Gated>,
     /// Convolution of its own row, run first.

@@ -114,11 +114,11 @@ pub(crate) mod tests {
             Kind::Convolve(Convolve { parts, activation: None })
         };
         let rule = DeltaRule {
-            rate: ParamId(12),
-            bias: ParamId(13),
+            a_log: ParamId(12),
+            dt_bias: ParamId(13),
             scale: 0.5,
             epsilon: 1e-6,
-            memory: ParamId(14),
+            recurrent_state: ParamId(14),
             gated: None,
             prologue: None,
         };

@@ -22,7 +22,8 @@ impl Select<'_> {
     ) {
         let width = list.widths[operation.output.0];
         let pitch = list.widths[operation.inputs[0].0];
-        let Some(Convolution { rows, taps, tail, kept }) = self.convolution(draft, convolve, width) else {
+        let Some(Convolution { rows, taps, conv_state, kept }) = self.convolution(draft, convolve, width)
+        else {
             return;
         };
         let to = self.target(draft, list, operation, &operation.name);
@@ -42,7 +43,7 @@ impl Select<'_> {
             ("taps", Operand::Field(taps)),
             SLOTS,
             POSITIONS,
-            ("tail", tail),
+            ("conv_state", conv_state),
             ("y", Operand::Scratch(to)),
         ];
         draft.step(&operation.name, &formula, function, &arguments);
@@ -57,9 +58,10 @@ impl Select<'_> {
     ) -> Option<Convolution> {
         let taps: Vec<ParamId> = convolve.parts.iter().map(|part| part.0).collect();
         let first = convolve.parts.first()?.1;
-        let rows = draft.body.tail(first)?.rows + 1;
-        let alike =
-            |(_, tail): &(ParamId, ParamId)| draft.body.tail(*tail).is_some_and(|it| it.rows + 1 == rows);
+        let rows = draft.body.conv_state(first)?.rows + 1;
+        let alike = |(_, conv_state): &(ParamId, ParamId)| {
+            draft.body.conv_state(*conv_state).is_some_and(|it| it.rows + 1 == rows)
+        };
         if !convolve.parts.iter().all(alike) {
             let at = format!("{}.{}", draft.section.name, draft.param_name(first));
             let fault = Diagnostic::new(
@@ -71,10 +73,11 @@ impl Select<'_> {
         }
         let (name, kept) = match convolve.parts.len() {
             1 => (String::new(), draft.param_name(first)),
-            _ => ("taps".to_owned(), "tail".to_owned()),
+            _ => ("taps".to_owned(), "conv_state".to_owned()),
         };
-        let tail = draft.memory(RecurrentState { name: kept.clone(), shape: vec![rows, width] });
-        Some(Convolution { rows, taps: self.vector(draft, &taps, Layout::Rows, &name), tail, kept })
+        let conv_state =
+            draft.recurrent_state(RecurrentState { name: kept.clone(), shape: vec![rows, width] });
+        Some(Convolution { rows, taps: self.vector(draft, &taps, Layout::Rows, &name), conv_state, kept })
     }
 
     pub(crate) fn delta_rule(
@@ -84,19 +87,20 @@ impl Select<'_> {
         operation: &Operation,
         rule: &DeltaRule,
     ) {
-        let Some(shape) = draft.body.memory(rule.memory).cloned() else { return };
+        let Some(shape) = draft.body.recurrent_state(rule.recurrent_state).cloned() else { return };
         let forge_ir::RecurrentState { heads, keys, values } = shape;
         let key_heads = key_heads(list, operation, rule, &shape);
         let (scale, epsilon) = (rule.scale, rule.epsilon);
         let gated = rule.gated.map(|gated| gated.epsilon);
         let spec = forge_ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
         let (channels, pitch) = (spec.channels(), spec.inputs());
-        let name = draft.param_name(rule.memory);
-        let memory = draft.memory(RecurrentState { name, shape: vec![heads, values, keys] });
+        let name = draft.param_name(rule.recurrent_state);
+        let recurrent_state =
+            draft.recurrent_state(RecurrentState { name, shape: vec![heads, values, keys] });
         let prologue =
             rule.prologue.as_ref().and_then(|convolve| self.convolution(draft, convolve, spec.channels()));
         let mut vector = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
-        let (rate, bias) = (vector(rule.rate), vector(rule.bias));
+        let (a_log, dt_bias) = (vector(rule.a_log), vector(rule.dt_bias));
         let gain = rule.gated.map(|gated| vector(gated.gain));
         let buffer = |value| Operand::Scratch(draft.buffers.get(value).copied().unwrap_or(self.stream));
         let inputs: Vec<Operand> = operation.inputs.iter().map(buffer).collect();
@@ -108,7 +112,13 @@ impl Select<'_> {
             (Some(_), Some(_)) => &["inputs"],
         };
         let mut arguments: Vec<(&str, Operand)> = names.iter().copied().zip(inputs).collect();
-        arguments.extend([("rate", rate), ("bias", bias), SLOTS, POSITIONS, ("memory", memory)]);
+        arguments.extend([
+            ("a_log", a_log),
+            ("dt_bias", dt_bias),
+            SLOTS,
+            POSITIONS,
+            ("recurrent_state", recurrent_state),
+        ]);
         arguments.extend(gain.map(|gain| ("gain", gain)));
         arguments.push(("heads", Operand::Scratch(to)));
 
@@ -128,8 +138,8 @@ impl Select<'_> {
                 let general = format!("{general_rule}{through}");
                 self.function(&draft.function_name("delta_rule"), &general, &variants(regimes, spec, chunks))
             }
-            Some(Convolution { rows, taps, tail, kept }) => {
-                arguments.extend([("taps", Operand::Field(taps)), ("tail", tail)]);
+            Some(Convolution { rows, taps, conv_state, kept }) => {
+                arguments.extend([("taps", Operand::Field(taps)), ("conv_state", conv_state)]);
                 formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
                 let general = format!("the last rows are convolved; {general_rule}{through}");
                 let spec = Spec::DeltaStep(forge_ops::DeltaStep { rule: spec, taps: rows });
@@ -184,7 +194,7 @@ struct Convolution {
     rows: usize,
     /// Field of its weights.
     taps: usize,
-    tail: Operand,
+    conv_state: Operand,
     /// Name of the conv state.
     kept: String,
 }

@@ -1,7 +1,7 @@
 //! Causal 1D convolution of each channel over its last values, with optional activation. The channels are the
-//! first columns of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, tail, y.
+//! first columns of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, conv_state, y.
 //!
-//! `tail` is the conv state, a ring `[slot, taps, channel]`: the row at position p is stored at p % taps.
+//! `conv_state` is the conv state, a ring `[slot, taps, channel]`: the row at position p is stored at p % taps.
 //! Values before position 0 are zero.
 
 use crate::cpu::device::kernel_args::KernelArgs;
@@ -33,7 +33,7 @@ impl Task for Convolution<'_> {
         let slots = self.call.input::<u32>("slots", rows);
         let positions = self.call.input::<u32>("positions", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let tail = self.call.output::<f32>("tail", last * count * width);
+        let conv_state = self.call.output::<f32>("conv_state", last * count * width);
         let y = self.call.output::<f32>("y", rows * width);
         for channels in self.call.claim(width, CHANNELS) {
             for row in 0..rows {
@@ -43,7 +43,8 @@ impl Task for Convolution<'_> {
                 sums.fill(0.0);
                 let (slot, position) = (slots[row] as usize, positions[row] as usize);
                 // SAFETY: as above; only one slice is alive at a time.
-                let ring = |position: usize| unsafe { tail.part(of_row(slot * count + position % count)) };
+                let ring =
+                    |position: usize| unsafe { conv_state.part(of_row(slot * count + position % count)) };
                 let own = row * pitch;
                 ring(position).copy_from_slice(&x[own + channels.start..own + channels.end]);
                 for back in (0..count.min(position + 1)).rev() {

@@ -1,8 +1,8 @@
 //! Gated DeltaNet decode step: convolution, recurrent-state update and gated output of one row per slot.
-//! Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads.
+//! Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state, heads.
 //!
-//! Each row has its own slot. A row of `inputs` is queries, keys and values, then gates, beta and dt. `tail`
-//! is the conv state, and `memory` is the recurrent state.
+//! Each row has its own slot. A row of `inputs` is queries, keys and values, then gates, beta and dt. `conv_state`
+//! is the conv state, and `recurrent_state` is the recurrent state.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::elementwise::activation::Vectorized;
@@ -36,18 +36,18 @@ impl Task for Step<'_> {
         let (call, rows) = (self.call, self.call.scalar(0));
         let inputs = call.input::<f32>("inputs", rows * rule.inputs());
         let taps = call.input::<f32>("taps", rule.channels() * count);
-        let [rate, bias] = ["rate", "bias"].map(|name| call.input::<f32>(name, heads));
+        let [a_log, dt_bias] = ["a_log", "dt_bias"].map(|name| call.input::<f32>(name, heads));
         let gain = call.input::<f32>("gain", values);
         let [slots, positions] = ["slots", "positions"].map(|name| call.input::<u32>(name, rows));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let tail = call.output::<f32>("tail", last * count * rule.channels());
-        let memory = call.output::<f32>("memory", last * heads * values * keys);
+        let conv_state = call.output::<f32>("conv_state", last * count * rule.channels());
+        let recurrent_state = call.output::<f32>("recurrent_state", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
         for of_head in call.claim(rows * heads, 1).flatten() {
             let (row, head) = (of_head / heads, of_head % heads);
             let (slot, position) = (slots[row] as usize, positions[row] as usize);
             let inputs = &inputs[row * rule.inputs()..(row + 1) * rule.inputs()];
-            let ring = Ring { tail, width: rule.channels(), count, slot, position };
+            let ring = Ring { conv_state, width: rule.channels(), count, slot, position };
 
             let mut made = [0.0_f32; 2 * MOST_KEYS + MOST_VALUES];
             let made = &mut made[..2 * keys + values];
@@ -68,22 +68,22 @@ impl Task for Step<'_> {
             let after = &inputs[rule.channels()..];
             // SAFETY: local buffers.
             let likeness = unsafe { normalize_l2::<S>(query, key, rule.scale, rule.epsilon) };
-            let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
+            let decay = decay(a_log[head], after[heads * (values + 1) + head] + dt_bias[head]);
             let beta = sigmoid(after[heads * values + head]);
             let update = RowUpdate { query, key, likeness, decay, beta };
             let start = (slot * heads + head) * values * keys;
             // SAFETY: this head of this slot belongs to this thread.
-            let (memory, output) = unsafe {
+            let (recurrent_state, output) = unsafe {
                 (
-                    memory.part(start..start + values * keys),
+                    recurrent_state.part(start..start + values * keys),
                     output.part(of_head * values..(of_head + 1) * values),
                 )
             };
             if position == 0 {
-                memory.fill(0.0);
+                recurrent_state.fill(0.0);
             }
             // SAFETY: the state has as many columns as values.
-            unsafe { update_state::<S>(&update, value, memory, output) };
+            unsafe { update_state::<S>(&update, value, recurrent_state, output) };
             let gates = &after[head * values..(head + 1) * values];
             // SAFETY: gain and gates are as long as the head.
             unsafe { open::<S>(output, gain, gates, rule.gated.unwrap_or(0.0)) };
@@ -93,7 +93,7 @@ impl Task for Step<'_> {
 
 /// The conv state of a slot.
 struct Ring<'a> {
-    tail: Output<'a, f32>,
+    conv_state: Output<'a, f32>,
     width: usize,
     count: usize,
     slot: usize,
@@ -117,9 +117,9 @@ impl Ring<'_> {
         }
         for back in 1..self.count.min(self.position + 1) {
             let place = self.place(self.position - back, channel);
-            // SAFETY: in bounds of `tail`, which has whole rows per slot. No thread writes rows before the
+            // SAFETY: in bounds of `conv_state`, which has whole rows per slot. No thread writes rows before the
             // slot's own.
-            let before = unsafe { slice::from_raw_parts(self.tail.start().add(place), newest.len()) };
+            let before = unsafe { slice::from_raw_parts(self.conv_state.start().add(place), newest.len()) };
             for ((sum, value), tap) in sums.iter_mut().zip(before).zip(taps(back)) {
                 *sum += value * tap;
             }
@@ -127,7 +127,7 @@ impl Ring<'_> {
         if keeps {
             let place = self.place(self.position, channel);
             // SAFETY: one thread stores these channels, and no thread reads them.
-            unsafe { self.tail.part(place..place + newest.len()) }.copy_from_slice(newest);
+            unsafe { self.conv_state.part(place..place + newest.len()) }.copy_from_slice(newest);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Gated delta rule for any number of rows: updates recurrent states with keys and values, and reads them
-//! with queries. Scalars: rows. Buffers: query, key, value, dt, beta, rate, bias, slots, positions,
-//! memory, heads. With gates: convolved, inputs, rate, bias, gain, slots, positions, memory, heads.
+//! with queries. Scalars: rows. Buffers: query, key, value, dt, beta, a_log, dt_bias, slots, positions,
+//! recurrent_state, heads. With gates: convolved, inputs, a_log, dt_bias, gain, slots, positions, recurrent_state, heads.
 //!
-//! `memory` is the recurrent state, `[slot, value head, value channel, key channel]`. A row at position 0
+//! `recurrent_state` is the recurrent state, `[slot, value head, value channel, key channel]`. A row at position 0
 //! starts from zeros, whatever it holds. `convolved` has adjacent queries, keys and values. `inputs` has
 //! their inputs before the convolution, then gates, beta and dt.
 //!
@@ -21,8 +21,8 @@ use forge_ops::{DeltaChunks, DeltaRule};
 pub(crate) const MOST_VALUES: usize = 256;
 
 /// Decay factor of the state: exp(-exp(a_log) · softplus(dt)).
-pub(crate) fn decay(rate: f32, dt: f32) -> f32 {
-    (-rate.exp() * softplus(dt)).exp()
+pub(crate) fn decay(a_log: f32, dt: f32) -> f32 {
+    (-a_log.exp() * softplus(dt)).exp()
 }
 
 /// Beta: the update factor.
@@ -60,11 +60,11 @@ impl Task for Rule<'_> {
     fn run<S: Simd>(self) {
         let DeltaRule { heads, keys, values, scale, epsilon, .. } = *self.shape;
         let (call, rows) = (self.call, self.call.scalar(0));
-        let [rate, bias] = ["rate", "bias"].map(|name| call.input::<f32>(name, heads));
+        let [a_log, dt_bias] = ["a_log", "dt_bias"].map(|name| call.input::<f32>(name, heads));
         let from = Rows::of(call, self.shape, rows);
         let [slots, positions] = ["slots", "positions"].map(|name| call.input::<u32>(name, rows));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let memory = call.output::<f32>("memory", last * heads * values * keys);
+        let recurrent_state = call.output::<f32>("recurrent_state", last * heads * values * keys);
         let output = call.output::<f32>("heads", rows * heads * values);
         let mut scratch = Scratch::take(ROWS * 2 * keys);
         for head in call.claim(heads, 1).flatten() {
@@ -73,7 +73,7 @@ impl Task for Rule<'_> {
                 let mut head_inputs = [HeadInputs::default(); ROWS];
                 let mut likeness = [0.0; ROWS];
                 for (i, (row, pair)) in together.clone().zip(scratch.chunks_exact_mut(2 * keys)).enumerate() {
-                    head_inputs[i] = from.of_head(self.shape, row, head, [rate[head], bias[head]]);
+                    head_inputs[i] = from.of_head(self.shape, row, head, [a_log[head], dt_bias[head]]);
                     let (query, key) = pair.split_at_mut(keys);
                     query.copy_from_slice(head_inputs[i].query);
                     key.copy_from_slice(head_inputs[i].key);
@@ -86,20 +86,23 @@ impl Task for Rule<'_> {
                         let start = (slots[row] as usize * heads + head) * values;
                         let of_head = (row * heads + head) * values;
                         // SAFETY: this head belongs to this thread.
-                        let (memory, output) = unsafe {
+                        let (recurrent_state, output) = unsafe {
                             (
-                                memory.part((start + columns.start) * keys..(start + columns.end) * keys),
+                                recurrent_state
+                                    .part((start + columns.start) * keys..(start + columns.end) * keys),
                                 output.part(of_head + columns.start..of_head + columns.end),
                             )
                         };
                         if positions[row] == 0 {
-                            memory.fill(0.0);
+                            recurrent_state.fill(0.0);
                         }
                         let (query, key) = pair.split_at(keys);
                         let HeadInputs { value, decay, beta, .. } = head_inputs[i];
                         let update = RowUpdate { query, key, likeness: likeness[i], decay, beta };
                         // SAFETY: the state has as many columns as values.
-                        unsafe { update_state::<S>(&update, &value[columns.clone()], memory, output) };
+                        unsafe {
+                            update_state::<S>(&update, &value[columns.clone()], recurrent_state, output)
+                        };
                     }
                 }
                 if let (Some(gain), Some(epsilon)) = (self.gain, self.shape.gated) {
@@ -143,7 +146,13 @@ impl<'a> Rows<'a> {
 
     /// The inputs of one head in a row.
     #[inline(always)]
-    fn of_head(&self, shape: &DeltaRule, row: usize, head: usize, [rate, bias]: [f32; 2]) -> HeadInputs<'a> {
+    fn of_head(
+        &self,
+        shape: &DeltaRule,
+        row: usize,
+        head: usize,
+        [a_log, dt_bias]: [f32; 2],
+    ) -> HeadInputs<'a> {
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
         let [of_query, of_key, of_value] = shape.head_offsets(head);
         match *self {
@@ -154,7 +163,7 @@ impl<'a> Rows<'a> {
                     query: &query[of_query..of_query + keys],
                     key: &key[of_query..of_query + keys],
                     value: &value[of_head * values..(of_head + 1) * values],
-                    decay: decay(rate, dt[of_head] + bias),
+                    decay: decay(a_log, dt[of_head] + dt_bias),
                     beta: beta[of_head],
                     gates: &[],
                 }
@@ -167,7 +176,7 @@ impl<'a> Rows<'a> {
                     query: &convolved[of_query..of_query + keys],
                     key: &convolved[of_key..of_key + keys],
                     value: &convolved[of_value..of_value + values],
-                    decay: decay(rate, after[heads * (values + 1) + head] + bias),
+                    decay: decay(a_log, after[heads * (values + 1) + head] + dt_bias),
                     beta: sigmoid(after[heads * values + head]),
                     gates: &after[head * values..(head + 1) * values],
                 }
