@@ -76,7 +76,7 @@ fn number(node: Node<'_, '_>, name: &str) -> f64 {
 
 /// The bounding box of a text: left, top, right, bottom. Letters are 0.602 of the 12-pixel font size wide, as
 /// in the requested fonts.
-fn room(text: Node<'_, '_>) -> [f64; 4] {
+fn bounding_box(text: Node<'_, '_>) -> [f64; 4] {
     let (x, y) = (number(text, "x"), number(text, "y"));
     let length = text.text().unwrap_or_default().chars().count() as f64 * 12.0 * 0.602;
     if text.attribute("transform").is_some() {
@@ -109,7 +109,7 @@ fn check_picture(name: &str, svg: Node<'_, '_>) {
     let texts: Vec<(&str, [f64; 4])> = svg
         .descendants()
         .filter(|node| node.has_tag_name("text"))
-        .map(|text| (text.text().unwrap_or_default(), room(text)))
+        .map(|text| (text.text().unwrap_or_default(), bounding_box(text)))
         .collect();
     for (index, (text, own)) in texts.iter().enumerate() {
         assert!(inside(*own), "{name}, {label}: `{text}` at {own:?} leaves {size:?}");

@@ -23,7 +23,7 @@ fn text(output: Output) -> String {
 pub(crate) fn enough(built: &Built) -> Option<u64> {
     let rejected = run(built, "stream:1", &["info"]);
     let message = String::from_utf8(rejected.stderr).expect("it is text");
-    assert!(!rejected.status.success(), "a byte is no room for experts");
+    assert!(!rejected.status.success(), "one byte does not hold an expert");
     let words: Vec<&str> = message.split_whitespace().collect();
     let end = words.windows(3).position(|words| words == ["bytes", "are", "enough"])?;
     Some(words[end - 1].parse().expect("it is a number"))

@@ -99,7 +99,7 @@ pub(crate) fn compile(
     text_files::check(&planned)?;
 
     // Pack: stream the weight file.
-    staging.check_room(plan.weight_bytes())?;
+    staging.check_disk_space(plan.weight_bytes())?;
     let written = pack(&planned, &staging)?;
 
     // Render: all source text.

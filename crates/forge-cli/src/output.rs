@@ -111,9 +111,9 @@ impl Staging {
     }
 
     /// Fails if the disk has less free space than `needed` bytes of weights.
-    pub(crate) fn check_room(&self, needed: u64) -> Result<(), Error> {
+    pub(crate) fn check_disk_space(&self, needed: u64) -> Result<(), Error> {
         match free_space(&self.directory) {
-            Some(free) => has_room(&self.target, needed, free),
+            Some(free) => check_free_space(&self.target, needed, free),
             None => Ok(()),
         }
     }
@@ -191,7 +191,7 @@ fn free_space(_: &Path) -> Option<u64> {
 }
 
 /// Fails if `free` is too small for the weights and 16 MB of source text.
-fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
+fn check_free_space(target: &Path, weights: u64, free: u64) -> Result<(), Error> {
     const TEXT: u64 = 16_000_000;
     if weights + TEXT <= free {
         return Ok(());
@@ -369,16 +369,18 @@ mod tests {
     fn reports_insufficient_disk_space_before_writing() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
-        assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
-        let Err(Error::Other(message)) = has_room(&target, 1_000_000_000, 500_000_000) else {
+        assert!(check_free_space(&target, 1_000_000_000, 1_016_000_000).is_ok());
+        let Err(Error::Other(message)) = check_free_space(&target, 1_000_000_000, 500_000_000) else {
             panic!("it does not fit")
         };
         for part in ["takes 1.02 GB", "500 MB is free", "free 516 MB"] {
             assert!(message.contains(part), "{message}");
         }
         let staging = Staging::begin(&target, false, &[]).unwrap();
-        staging.check_room(1).unwrap();
-        let Err(Error::Other(message)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
+        staging.check_disk_space(1).unwrap();
+        let Err(Error::Other(message)) = staging.check_disk_space(1 << 62) else {
+            panic!("no disk is so large")
+        };
         assert!(message.contains("not enough disk space"), "{message}");
     }
 

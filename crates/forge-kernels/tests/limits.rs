@@ -601,7 +601,7 @@ fn rejects_impossible_mla() {
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];
     assert_eq!(MlaExpandedLayout::tile_for(128, 64, 128), Some(16));
-    assert_eq!(MlaExpandedLayout::tile_for(400, 100, 128), None, "no tile has room for such keys");
+    assert_eq!(MlaExpandedLayout::tile_for(400, 100, 128), None, "no tile fits such keys");
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of heads is 0; leave the kernel out of the plan
     kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan

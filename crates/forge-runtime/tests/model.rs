@@ -224,8 +224,8 @@ proptest::proptest! {
         while done != lengths {
             let mut rows = Vec::new();
             for slot in 0..lengths.len() {
-                let room = (8 - rows.len()).min(lengths[slot] - done[slot]);
-                for _ in 0..choices.next().unwrap() % (room + 1) {
+                let most = (8 - rows.len()).min(lengths[slot] - done[slot]);
+                for _ in 0..choices.next().unwrap() % (most + 1) {
                     rows.push(Row { id: IDS[done[slot]], slot: slot as u32, position: done[slot] as u32 });
                     done[slot] += 1;
                 }

@@ -258,13 +258,13 @@ fn generate_into(
         if engine.length(0) == request.context && !request.executed {
             engine.truncate(0, 0);
         }
-        let room = (request.context - engine.length(0)) as usize;
+        let context_left = (request.context - engine.length(0)) as usize;
         let last = if request.executed { ids[ids.len() - 1] } else { 0 };
         let mut chain = engine.decode_multi_step(0, last, RunAhead { tokens_per_pass: per_pass, passes })?;
         if let Some(draw) = draw {
             chain = chain.with_sampling(draw);
         }
-        for left in (1..=room.min(request.count - ids.len())).rev() {
+        for left in (1..=context_left.min(request.count - ids.len())).rev() {
             ids.push(chain.next(left)?);
             note();
         }

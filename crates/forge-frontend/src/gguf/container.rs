@@ -84,11 +84,11 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container,
 fn read_values(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Value>, Diagnostic> {
     let mut values = BTreeMap::new();
     // Shared by all lists of the file.
-    let mut room = Value::MAX_ELEMENTS;
+    let mut elements_left = Value::MAX_ELEMENTS;
     for _ in 0..count {
         let name = cursor.text("the name of a value")?;
         let kind = cursor.u32(&name)?;
-        let value = Value::read(cursor, &name, kind, &mut room)?;
+        let value = Value::read(cursor, &name, kind, &mut elements_left)?;
         if values.insert(name.clone(), value).is_some() {
             return Err(cursor.fault(&format!("duplicate key {name}")));
         }

@@ -24,12 +24,12 @@ impl Value {
     /// Maximum number of values in all lists of a file.
     pub(crate) const MAX_ELEMENTS: u64 = 1 << 22;
 
-    /// Reads a value of a type. `room` is the number of values that further lists may contain.
+    /// Reads a value of a type. `elements_left` is the number of values that further lists may contain.
     pub(crate) fn read(
         cursor: &mut Cursor<'_>,
         name: &str,
         kind: u32,
-        room: &mut u64,
+        elements_left: &mut u64,
     ) -> Result<Value, Diagnostic> {
         if kind != LIST {
             return Value::read_scalar(cursor, name, kind);
@@ -40,12 +40,12 @@ impl Value {
             return Err(cursor.fault(&format!("{name} is a list of lists")));
         }
         cursor.expect(min_bytes(kind).checked_mul(count), name)?;
-        if count > *room {
+        if count > *elements_left {
             return Err(
                 cursor.fault(&format!("lists up to {name} have more than {} values", Value::MAX_ELEMENTS))
             );
         }
-        *room -= count;
+        *elements_left -= count;
         (0..count).map(|_| Value::read_scalar(cursor, name, kind)).collect::<Result<_, _>>().map(Value::List)
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn latents() -> Vec<Spec> {
         [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)]
     {
         for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
-            let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
+            let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("a tile fits");
             let (queries_pitch, scale) = (heads * keys + more, 0.1);
             specs.push(Spec::MlaAttentionExpanded(Kernel {
                 op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },

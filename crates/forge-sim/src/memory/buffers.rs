@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// Size of the accessible gap on either side of a window, in bytes.
-const ROOM: usize = 16 << 20;
+const GAP: usize = 16 << 20;
 /// Maximum open windows. When a dispatch would exceed it, all windows are closed first.
 const WINDOWS: usize = 4096;
 
@@ -231,15 +231,15 @@ impl Memory {
         let page = page();
         let first = offset / page * page;
         let shown = round_up(offset + bytes) - first;
-        let reach = shown + 2 * ROOM;
+        let reach = shown + 2 * GAP;
         let mapping = map(None, reach, libc::MAP_PRIVATE, None, 0)?;
         let buffer = &self.buffers[buffer.0];
         if shown > 0 {
             let sharing = if buffer.shadow.is_some() { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
-            let shown = map(Some(mapping.start + ROOM), shown, sharing, Some(&buffer.file), first)?;
+            let shown = map(Some(mapping.start + GAP), shown, sharing, Some(&buffer.file), first)?;
             std::mem::forget(shown); // It is part of `mapping`, which unmaps both.
         }
-        let window = Window { start: mapping.start + ROOM + offset - first, low: mapping.start, reach };
+        let window = Window { start: mapping.start + GAP + offset - first, low: mapping.start, reach };
         self.windows.insert(key, (window, mapping));
         Ok(window)
     }

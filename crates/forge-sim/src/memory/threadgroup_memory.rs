@@ -7,7 +7,7 @@ use std::io;
 /// Size of the address range in bytes.
 const SPAN: usize = 8 << 20;
 /// Size of the gaps before, between and after arrays, in bytes.
-const ROOM: usize = 32 << 10;
+const GAP: usize = 32 << 10;
 /// Metal's limit of threadgroup memory, in bytes.
 pub(crate) const LIMIT: usize = 32 << 10;
 
@@ -79,8 +79,8 @@ impl Arena {
             return Ok((self.base + slot.offset, false));
         }
         let after = self.slots.last().map_or(0, |slot| slot.offset + slot.bytes);
-        let offset = (after + ROOM).next_multiple_of(256);
-        if bytes > SPAN || offset + bytes + ROOM > SPAN {
+        let offset = (after + GAP).next_multiple_of(256);
+        if bytes > SPAN || offset + bytes + GAP > SPAN {
             return Err(OutOfMemory);
         }
         let shadow_offset = self.used;

@@ -341,7 +341,7 @@ fn expanded_mla_attention_matches_the_reference() {
     let mut random = Random(33);
     let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
     let attend = |[heads, keys, rope_width, values]: [usize; 4], operand| {
-        let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("there is room");
+        let tile = MlaExpandedLayout::tile_for(keys, rope_width, values).expect("a tile fits");
         let (queries_pitch, scale) = (heads * keys + heads, SCALE);
         Spec::MlaAttentionExpanded(Kernel {
             op: MlaAttentionExpanded { heads, keys, rope_width, values, queries_pitch, scale },

@@ -100,13 +100,13 @@ fn reports_write_errors() {
     let graph = graph(&[vec![3, 40]]);
     let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
     let (file, _) = pack(&graph, &plan);
-    for (room, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
-        let mut room = vec![0; room];
+    for (capacity, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
+        let mut space = vec![0; capacity];
         let result = write(
             &graph,
             &plan,
             &CheckpointWeights::new(&graph, checkpoint),
-            &mut &mut room[..],
+            &mut &mut space[..],
             &mut |_| {},
         );
         assert_eq!(result.err().map(|fault| fault.code), expected);

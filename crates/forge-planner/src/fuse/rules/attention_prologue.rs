@@ -73,7 +73,10 @@ mod tests {
         assert!(rewrite(&mut list, &attention_body(4)));
         assert_eq!(text(&list), "%8 qkv = linear 0+1+2 Rows(%0)\n%6 heads = attend prologue(%8)\n");
         let before = text(&wide);
-        assert!(!rewrite(&mut wide, &attention_body(4096)), "heads that wide have no room");
+        assert!(
+            !rewrite(&mut wide, &attention_body(4096)),
+            "heads that wide do not fit in threadgroup memory"
+        );
         assert_eq!(text(&wide), before);
     }
 

@@ -59,7 +59,7 @@ mod tests {
         let mut list = mixer(false);
         assert!(!rewrite(&mut list, &body(2)), "nothing is prepared there yet");
         assert!(mla_append::rewrite(&mut list));
-        assert!(!rewrite(&mut list, &body(4096)), "queries that wide have no room");
+        assert!(!rewrite(&mut list, &body(4096)), "queries that wide do not fit in threadgroup memory");
         assert!(rewrite(&mut list, &body(2)) && !rewrite(&mut list, &body(2)));
         assert!(
             text(&list).contains(

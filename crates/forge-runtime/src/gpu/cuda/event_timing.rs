@@ -77,7 +77,7 @@ pub(crate) fn copy_bandwidth(driver: &Driver, stream: Handle) -> Result<Option<f
     const COPIES: usize = 8;
     let mut pieces: [Address; 2] = [0; 2];
     // SAFETY: the driver writes an address of that many bytes.
-    let has_room = pieces.iter_mut().all(|piece| unsafe { (driver.cuMemAlloc_v2)(piece, BYTES) } == 0);
+    let is_allocated = pieces.iter_mut().all(|piece| unsafe { (driver.cuMemAlloc_v2)(piece, BYTES) } == 0);
     let mut clock = Clock { driver, stream, events: Vec::new() };
     let mut measure = || {
         clock.note()?;
@@ -90,7 +90,7 @@ pub(crate) fn copy_bandwidth(driver: &Driver, stream: Handle) -> Result<Option<f
         let best = times.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         Ok(2.0 * BYTES as f64 / best)
     };
-    let measured = if has_room { measure().map(Some) } else { Ok(None) };
+    let measured = if is_allocated { measure().map(Some) } else { Ok(None) };
     for piece in pieces.into_iter().filter(|piece| *piece != 0) {
         // SAFETY: the copies have ended.
         let _ = unsafe { (driver.cuMemFree_v2)(piece) };
