@@ -62,8 +62,9 @@ fn knobs_render_and_keep_cores_busy() {
             CHIPS.into_iter().flat_map(|chip| SHAPES.map(|shape| (chip, shape)))
         {
             let make = |rows, epilogue| {
-                let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
-                let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
+                let writes_partials = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+                let knobs =
+                    Knobs::for_chip(family, cores, rows, format, [outputs, inputs], writes_partials, false);
                 let plain = common::linear(rows, format, outputs, inputs, epilogue);
                 plain.with_layout(|layout| LinearLayout { knobs, operand: Operand::F16, ..layout })
             };
@@ -95,11 +96,12 @@ fn knobs_of_real_shapes() {
     for (chip, family, cores) in [CHIPS[0], CHIPS[4], CHIPS[5]] {
         for name in ["f16", "q8_0", "q4_0"] {
             let format = Format::from_name(name).unwrap_or(Format::F32);
-            for (outputs, inputs, leaves) in
+            for (outputs, inputs, writes_partials) in
                 [(3072, 2048, false), (2048, 8192, true), (16_384, 2048, false), (4096, 14_336, true)]
             {
-                let knobs =
-                    |rows| Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
+                let knobs = |rows| {
+                    Knobs::for_chip(family, cores, rows, format, [outputs, inputs], writes_partials, false)
+                };
                 let (one, few, many) = (knobs(Rows::One), knobs(Rows::Few), knobs(Rows::Many));
                 lines.push(format!(
                     "{chip:6} {name:4} {outputs:5} x {inputs:5}: one {} rows, {:2} simdgroups, split {}, {} ahead; \

@@ -85,14 +85,14 @@ fn candidates_write_no_more_partials_than_allocated() {
         let (TuningKey::Projection(product), Layout::Projection(own)) = (choice.subject, choice.own) else {
             continue;
         };
-        if !product.leaves {
+        if !product.writes_partials {
             continue;
         }
         met += 1;
         let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
         let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
-            .filter(|linear| LinearKey::of(linear).leaves && linear.op.outputs != ONE.vocabulary)
+            .filter(|linear| LinearKey::of(linear).writes_partials && linear.op.outputs != ONE.vocabulary)
             .map(|linear| linear.op.outputs.div_ceil(linear.layout.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {

@@ -5,12 +5,12 @@ use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
 use forge_ops::Format;
 
 impl Knobs {
-    /// Candidate layouts of a linear layer with this many columns. `leaves`: the epilogue writes a partial
+    /// Candidate layouts of a linear layer with this many columns. `writes_partials`: the epilogue writes a partial
     /// result per threadgroup.
-    pub fn tried(rows: Rows, format: Format, inputs: usize, leaves: bool) -> Vec<Knobs> {
+    pub fn tried(rows: Rows, format: Format, inputs: usize, writes_partials: bool) -> Vec<Knobs> {
         match rows {
             Rows::One => {
-                let mut tried = one(inputs.div_ceil(packet_columns(format)), leaves);
+                let mut tried = one(inputs.div_ceil(packet_columns(format)), writes_partials);
                 if Knobs::can_take_codes(format) {
                     tried.extend(coded(inputs.div_ceil(STRETCH)));
                 }
@@ -23,9 +23,9 @@ impl Knobs {
 }
 
 impl ExpertsKnobs {
-    /// Candidate layouts of an expert kernel. `leaves`: the kernel writes a partial result per threadgroup,
+    /// Candidate layouts of an expert kernel. `writes_partials`: the kernel writes a partial result per threadgroup,
     /// whose outputs one simdgroup writes.
-    pub fn tried(rows: Rows, leaves: bool) -> Vec<ExpertsKnobs> {
+    pub fn tried(rows: Rows, writes_partials: bool) -> Vec<ExpertsKnobs> {
         if rows == Rows::Many {
             let tile = |tile_outputs| ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs };
             return [32, 64, 128].map(tile).into();
@@ -33,7 +33,8 @@ impl ExpertsKnobs {
         let mut tried = Vec::new();
         for rows_per_simdgroup in [2, 4, 8] {
             for simdgroups in [2, 4, 8, 16] {
-                let fits = if leaves { rows_per_simdgroup * simdgroups <= 32 } else { simdgroups <= 8 };
+                let fits =
+                    if writes_partials { rows_per_simdgroup * simdgroups <= 32 } else { simdgroups <= 8 };
                 if fits {
                     tried.push(ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 });
                 }
@@ -44,11 +45,11 @@ impl ExpertsKnobs {
 }
 
 /// Every lane has at least one packet. Large threadgroups only pay off with partial results.
-fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
+fn one(packets: usize, writes_partials: bool) -> Vec<Knobs> {
     let mut tried = Vec::new();
     for rows_per_simdgroup in [1, 2, 4, 8] {
         for split in [1, 2, 4, 8].into_iter().filter(|split| *split == 1 || packets >= 32 * split) {
-            let most = if leaves { 16 } else { 8 };
+            let most = if writes_partials { 16 } else { 8 };
             for simdgroups in [2, 4, 8, 16].into_iter().filter(|count| (split..=most).contains(count)) {
                 for at_once in [1, 2] {
                     if at_once == 2 && (packets <= 32 * split || rows_per_simdgroup > 4) {
@@ -117,22 +118,29 @@ mod tests {
             families.into_iter().flat_map(|family| [8, 40, 132].map(|cores| (family, cores)))
         {
             for format in formats {
-                for leaves in [false, true] {
+                for writes_partials in [false, true] {
                     let (rows_per_simdgroup, simdgroups) =
-                        Knobs::of_experts(family, cores, format, 2048, 4096, leaves);
+                        Knobs::of_experts(family, cores, format, 2048, 4096, writes_partials);
                     let chosen = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
-                    assert!(ExpertsKnobs::tried(Rows::Few, leaves).contains(&chosen), "{chosen:?}");
+                    assert!(ExpertsKnobs::tried(Rows::Few, writes_partials).contains(&chosen), "{chosen:?}");
                 }
                 for (outputs, inputs) in [(64, 64), (576, 1536), (2048, 2048), (2048, 8192), (128_256, 4096)]
                 {
                     for rows in [Rows::One, Rows::Few, Rows::Many] {
-                        for leaves in [false, rows == Rows::One] {
+                        for writes_partials in [false, rows == Rows::One] {
                             for exact in [false, true] {
                                 let shape = [outputs, inputs];
-                                let chosen =
-                                    Knobs::for_chip(family, cores, rows, format, shape, leaves, exact);
+                                let chosen = Knobs::for_chip(
+                                    family,
+                                    cores,
+                                    rows,
+                                    format,
+                                    shape,
+                                    writes_partials,
+                                    exact,
+                                );
                                 assert!(
-                                    Knobs::tried(rows, format, inputs, leaves).contains(&chosen),
+                                    Knobs::tried(rows, format, inputs, writes_partials).contains(&chosen),
                                     "{family:?} {cores} {rows:?} {format} {outputs} × {inputs}: {chosen:?}"
                                 );
                             }

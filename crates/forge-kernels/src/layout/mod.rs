@@ -208,7 +208,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn one(&self, most_rows: usize, leaves: bool) -> Knobs {
+    fn one(&self, most_rows: usize, writes_partials: bool) -> Knobs {
         let (mut rows, mut split) = (most_rows, 1);
         let all = |rows: usize, split: usize| self.outputs.div_ceil(rows) * split;
         let busy =
@@ -227,7 +227,7 @@ impl Shape {
                 break;
             }
         }
-        let simdgroups = if leaves { self.leaving(rows, split) } else { split.max(2) };
+        let simdgroups = if writes_partials { self.partials_simdgroups(rows, split) } else { split.max(2) };
         // Derived: with few simdgroups no other simdgroup hides latency. Registers hold the packets of 4 rows
         // twice, those of 8 rows once.
         let ahead = rows <= 4 && all(rows, split) < PLENTY * self.cores && self.packets > 32 * split;
@@ -235,12 +235,12 @@ impl Shape {
         Knobs::of_rows(rows, simdgroups, split, packets)
     }
 
-    fn of_experts(&self, most_rows: usize, leaves: bool) -> (usize, usize) {
+    fn of_experts(&self, most_rows: usize, writes_partials: bool) -> (usize, usize) {
         let mut rows = most_rows;
         while rows > 2 && self.outputs.div_ceil(rows) < self.cores * SIMDGROUPS.max(ROWS.div_ceil(rows)) {
             rows /= 2;
         }
-        (rows, if leaves { self.leaving(rows, 1) } else { 2 })
+        (rows, if writes_partials { self.partials_simdgroups(rows, 1) } else { 2 })
     }
 
     /// Simdgroups per threadgroup for kernels that write partial results; otherwise it is 2, or the split.
@@ -248,7 +248,7 @@ impl Shape {
     ///
     /// Derived: as many as one simdgroup can write the outputs of, to minimize partial results, with at least
     /// 2 threadgroups per core.
-    fn leaving(&self, rows: usize, split: usize) -> usize {
+    fn partials_simdgroups(&self, rows: usize, split: usize) -> usize {
         let groups = |simdgroups: usize| self.outputs.div_ceil(rows * simdgroups / split);
         let mut simdgroups = 32 * split / rows;
         while simdgroups > split.max(2) && (simdgroups > 16 || groups(simdgroups) < 2 * self.cores) {

@@ -19,21 +19,21 @@ const ENOUGH: usize = 24;
 /// Maximum simdgroups that split the columns of a row.
 const MOST_SHARING: usize = 8;
 
-/// Knobs for `outputs` rows of `inputs` columns. `leaves`: the epilogue writes a partial result per
+/// Knobs for `outputs` rows of `inputs` columns. `writes_partials`: the epilogue writes a partial result per
 /// threadgroup. `exact`: activations must not be quantized.
 pub(crate) fn knobs(
     cores: usize,
     rows: Rows,
     format: Format,
     [outputs, inputs]: [usize; 2],
-    leaves: bool,
+    writes_partials: bool,
     exact: bool,
 ) -> Knobs {
     match rows {
         Rows::One if !exact && Knobs::can_take_codes(format) => {
-            coded(cores, format, [outputs, inputs], leaves)
+            coded(cores, format, [outputs, inputs], writes_partials)
         }
-        Rows::One => one(cores, format, [outputs, inputs], leaves),
+        Rows::One => one(cores, format, [outputs, inputs], writes_partials),
         Rows::Few => few(cores, outputs, inputs.div_ceil(4 * packet_columns(format).max(8))),
         Rows::Many => many(cores, [outputs, inputs]),
     }
@@ -42,19 +42,21 @@ pub(crate) fn knobs(
 /// One row of x. Columns are split before rows are reduced, down to one packet per lane. With partial results
 /// threadgroups are larger, as far as one simdgroup can write their outputs and there are about as many as
 /// multiprocessors.
-fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
+fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], writes_partials: bool) -> Knobs {
     let packets = inputs.div_ceil(packet_columns(format));
     let [rows, split] = match Class::of(format) {
         // Enough rows without a split, and no loading ahead: 28,672 outputs of 4,096 columns take 5% less
         // time than with 4 rows. (bf16 is not faster with it.)
-        Class::Plain if format == Format::F16 && !leaves && outputs >= 8 * ENOUGH * cores => return wide(),
+        Class::Plain if format == Format::F16 && !writes_partials && outputs >= 8 * ENOUGH * cores => {
+            return wide();
+        }
         Class::Plain => shared(cores, outputs, packets, 4, 2),
         Class::Bytes => shared(cores, outputs, packets, 4, 4),
         Class::Nibbles => nibbles(cores, outputs, packets),
     };
     let mut simdgroups = split.max(2);
     let of_group = |simdgroups: usize| rows * simdgroups / split;
-    while leaves
+    while writes_partials
         && simdgroups < 16
         && of_group(2 * simdgroups) <= 32
         && outputs >= 128 * of_group(2 * simdgroups)
@@ -79,7 +81,7 @@ fn wide() -> Knobs {
 /// time with 16 outputs per threadgroup and no loading ahead than with 32 and one step ahead; 4,096 outputs
 /// of 14,336 columns take the same. Output heads have so many outputs that loading ahead gains nothing;
 /// splitting their columns takes 20 to 33% less time.
-fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
+fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], writes_partials: bool) -> Knobs {
     let stretches = inputs.div_ceil(STRETCH);
     let all = |split: usize| outputs.div_ceil(16) * split;
     let has_plenty = all(1) > 2 * ENOUGH * cores;
@@ -93,7 +95,7 @@ fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bo
         split *= 2;
     }
     let of_32_outputs = 32 / rows * split;
-    let simdgroups = if leaves || split < MOST_SHARING { of_32_outputs } else { split };
+    let simdgroups = if writes_partials || split < MOST_SHARING { of_32_outputs } else { split };
     let packets = if !has_plenty && stretches >= 8 * split { 2 } else { 1 };
     Knobs { codes: true, ..Knobs::of_rows(rows, simdgroups, split, packets) }
 }
@@ -194,9 +196,9 @@ mod tests {
             ([3072, 2048], Format::F16, false, [4, 8, 8, 1]),
             ([28672, 4096], Format::F16, false, [2, 1, 8, 1]),
         ];
-        for (shape, format, leaves, expected) in cases {
+        for (shape, format, writes_partials, expected) in cases {
             let Knobs { rows_per_simdgroup, simdgroups, split, packets, .. } =
-                one(132, format, shape, leaves);
+                one(132, format, shape, writes_partials);
             assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{shape:?} {format:?}");
         }
         // For quantized activations: rows, split, simdgroups, packets.
@@ -209,9 +211,9 @@ mod tests {
             ([128256, 4096], Format::Q8_0, true, [16, 2, 4, 1]),
             ([1024, 64], Format::Q8_0, false, [16, 1, 2, 1]),
         ];
-        for (shape, format, leaves, expected) in cases {
+        for (shape, format, writes_partials, expected) in cases {
             let Knobs { rows_per_simdgroup, simdgroups, split, packets, .. } =
-                coded(132, format, shape, leaves);
+                coded(132, format, shape, writes_partials);
             assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{shape:?} {format:?}");
         }
         let tile = |outputs| {

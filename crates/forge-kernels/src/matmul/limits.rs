@@ -37,12 +37,12 @@ impl Limits<'_> {
     /// Rejects features that only one-row kernels have.
     fn no_single_row_features(&self, linear: &LinearKernel) -> Result<(), KernelError> {
         let least = if linear.layout.rows == Rows::Few { 2 } else { 17 };
-        let leaves = matches!(
+        let writes_partials = matches!(
             linear.op.epilogue,
             Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
         );
         let normed = linear.op.norm.is_some() || linear.op.own_norm.is_some();
-        self.holds("the number of rows of x", least, !normed && !leaves && !linear.layout.knobs.codes, || {
+        self.holds("the number of rows of x", least, !normed && !writes_partials && !linear.layout.knobs.codes, || {
             "1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized \
              activations"
                 .to_owned()
@@ -78,9 +78,9 @@ impl Limits<'_> {
             })?;
         }
         let each = if matches!(linear.op.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
-        let leaves = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        let writes_partials = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
         let finished = group_outputs(linear);
-        let fits = finished <= 32 * each || !leaves && knobs.split == 1 && !knobs.codes;
+        let fits = finished <= 32 * each || !writes_partials && knobs.split == 1 && !knobs.codes;
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
             format!("at most {}, which one simdgroup writes: use fewer simdgroups", 32 * each)
         })?;

@@ -13,8 +13,8 @@ pub(crate) fn linear(
     inputs: usize,
     epilogue: Epilogue,
 ) -> LinearKernel {
-    let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
-    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], leaves, false);
+    let writes_partials = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], writes_partials, false);
     Kernel {
         op: Linear {
             format,

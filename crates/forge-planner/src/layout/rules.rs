@@ -77,8 +77,8 @@ impl Select<'_> {
         (format, outputs, inputs): (Format, usize, usize),
         ending: Epilogue,
     ) -> Knobs {
-        let leaves = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
-        let product = LinearKey { rows, format, outputs, inputs, leaves };
+        let writes_partials = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
+        let product = LinearKey { rows, format, outputs, inputs, writes_partials };
         // An f32 KV cache means that nothing is rounded, so activations are not quantized.
         let exact = self.plan.cache == Format::F32;
         match self.measured(&TuningKey::Projection(product)) {
@@ -91,7 +91,7 @@ impl Select<'_> {
                     rows,
                     format,
                     [outputs, inputs],
-                    leaves,
+                    writes_partials,
                     exact,
                 )
             }
@@ -109,10 +109,10 @@ impl Select<'_> {
     pub(crate) fn experts_knobs(
         &self,
         (format, outputs, inputs): (Format, usize, usize),
-        leaves: bool,
+        writes_partials: bool,
     ) -> (usize, usize) {
         let chip = self.chip();
-        Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
+        Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, writes_partials)
     }
 
     /// The same for the down projection with its sum, which treats all experts of a row as one long row.
@@ -123,13 +123,15 @@ impl Select<'_> {
         (format, outputs, inputs): (Format, usize, usize),
         sum: &ExpertsSum,
     ) -> (usize, usize) {
-        let leaves = matches!(sum.ending, CombineInput::AddSquares(_));
-        let (product, rows) = (ExpertMatrix::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
+        let writes_partials = matches!(sum.ending, CombineInput::AddSquares(_));
+        let (product, rows) =
+            (ExpertMatrix::Down, if writes_partials { spec::Rows::One } else { spec::Rows::Few });
         let chosen = sum.chosen;
-        let product = ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves };
+        let product =
+            ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, writes_partials };
         if let Some(Layout::Experts(measured)) = self.measured(&TuningKey::Experts(product)) {
             return (measured.rows_per_simdgroup, measured.simdgroups);
         }
-        self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)
+        self.experts_knobs((format, outputs, sum.chosen * inputs), writes_partials)
     }
 }

@@ -38,7 +38,7 @@ pub struct LinearKey {
     /// Columns of the matrix.
     pub inputs: usize,
     /// Whether each threadgroup writes a partial result: a sum of squares or an argmax candidate.
-    pub leaves: bool,
+    pub writes_partials: bool,
 }
 
 /// Which matrix of an expert.
@@ -70,7 +70,7 @@ pub struct ExpertsProduct {
     /// Columns of an expert's matrix.
     pub inputs: usize,
     /// Whether each threadgroup writes a sum of squares.
-    pub leaves: bool,
+    pub writes_partials: bool,
 }
 
 /// Tuning key of attention. The one-row kernel includes RoPE and append. Small-batch kernels may also serve
@@ -114,9 +114,9 @@ fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
 impl LinearKey {
     /// Key of a linear layer.
     pub fn of(linear: &LinearKernel) -> LinearKey {
-        let leaves = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        let writes_partials = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
         let (Linear { format, outputs, inputs, .. }, rows) = (linear.op, linear.layout.rows);
-        LinearKey { rows, format, outputs, inputs, leaves }
+        LinearKey { rows, format, outputs, inputs, writes_partials }
     }
 }
 
@@ -125,21 +125,21 @@ impl ExpertsProduct {
         let ExpertsInner { format, experts, chosen, outputs, inputs, .. } = *inner;
         let rows = if inner.norm.is_some() || inner.route.is_some() { Rows::One } else { Rows::Few };
         let product = ExpertMatrix::GateUp;
-        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves: false }
+        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, writes_partials: false }
     }
 
     fn of_sum(sum: &ExpertsSum) -> ExpertsProduct {
         let ExpertsSum { format, experts, chosen, outputs, inputs, .. } = *sum;
-        let leaves = matches!(sum.epilogue, Epilogue::AddSquares(_));
-        let (product, rows) = (ExpertMatrix::Down, if leaves { Rows::One } else { Rows::Few });
-        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves }
+        let writes_partials = matches!(sum.epilogue, Epilogue::AddSquares(_));
+        let (product, rows) = (ExpertMatrix::Down, if writes_partials { Rows::One } else { Rows::Few });
+        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, writes_partials }
     }
 
     fn of_tiles(tiles: &ExpertsTiles) -> ExpertsProduct {
         let ExpertsTiles { format, experts, chosen, outputs, inputs, .. } = *tiles;
         let product = if tiles.gating.is_some() { ExpertMatrix::GateUp } else { ExpertMatrix::Down };
         let rows = Rows::Many;
-        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves: false }
+        ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, writes_partials: false }
     }
 }
 
@@ -202,11 +202,14 @@ impl TuningKey {
     /// All candidate layouts within the kernels' limits.
     pub fn tried(&self) -> Vec<Layout> {
         match *self {
-            TuningKey::Projection(LinearKey { rows, format, inputs, leaves, .. }) => {
-                Knobs::tried(rows, format, inputs, leaves).into_iter().map(Layout::Projection).collect()
+            TuningKey::Projection(LinearKey { rows, format, inputs, writes_partials, .. }) => {
+                Knobs::tried(rows, format, inputs, writes_partials)
+                    .into_iter()
+                    .map(Layout::Projection)
+                    .collect()
             }
-            TuningKey::Experts(ExpertsProduct { rows, leaves, .. }) => {
-                ExpertsKnobs::tried(rows, leaves).into_iter().map(Layout::Experts).collect()
+            TuningKey::Experts(ExpertsProduct { rows, writes_partials, .. }) => {
+                ExpertsKnobs::tried(rows, writes_partials).into_iter().map(Layout::Experts).collect()
             }
             TuningKey::Attention(Attention { rows, query_heads, key_heads, width, cache, .. }) => {
                 let tried = AttentionKnobs::tried(rows, query_heads, key_heads, width, cache);

@@ -83,7 +83,7 @@ mod tests {
             attributes: &[
                 ("subject", KeyValue::Word("projection")),
                 ("inputs", KeyValue::Number(2048)),
-                ("leaves", KeyValue::Flag(true)),
+                ("writes_partials", KeyValue::Flag(true)),
             ],
             error_model: ErrorModel::Products(2048),
         };
@@ -121,7 +121,7 @@ mod tests {
         };
         let entry = of_table(&chosen);
         assert_eq!(entry["subject"], "projection");
-        assert_eq!((&entry["inputs"], &entry["leaves"]), (&json!(2048), &json!(true)));
+        assert_eq!((&entry["inputs"], &entry["writes_partials"]), (&json!(2048), &json!(true)));
         assert_eq!(entry["knobs"], json!({ "rows_per_simdgroup": 4, "simdgroups": 2 }));
         assert_eq!(entry["mismatches"][0]["kernel"], "qkv_one_r1_g2_s1_p1");
         assert_eq!(entry["texts"], Value::Null);
