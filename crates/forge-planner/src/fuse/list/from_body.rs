@@ -23,7 +23,7 @@ impl Fused {
         for (index, node) in body.nodes.iter().enumerate() {
             let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
             let kind = match &node.op {
-                Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
+                Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, next_norm: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
                 }

@@ -66,7 +66,7 @@ pub(crate) enum Kind {
         /// Factor applied to the looked-up row.
         scale: f32,
         /// Output for the deferred norm that reads the row.
-        leaves: Option<Gain>,
+        next_norm: Option<Gain>,
     },
     /// Learned position embedding, added in place.
     PositionEmbedding {
@@ -159,7 +159,7 @@ pub(crate) struct NormAdd {
     /// Scalar weight that multiplies the sum.
     pub(crate) factor: Option<ParamId>,
     /// Output for the deferred norm that reads the sum.
-    pub(crate) leaves: Option<Gain>,
+    pub(crate) next_norm: Option<Gain>,
 }
 
 /// Gain of a deferred norm, seen from the producer of the norm's input.
@@ -186,7 +186,7 @@ impl Kind {
     pub(crate) fn adds(&self) -> bool {
         match self {
             Kind::Linear(linear) => linear.ending == Epilogue::Add,
-            Kind::NormAdd(norm) => norm.leaves.is_none(),
+            Kind::NormAdd(norm) => norm.next_norm.is_none(),
             Kind::ExpertsSum(sum) => sum.ending == CombineInput::Add,
             _ => false,
         }
@@ -204,8 +204,8 @@ impl Kind {
     /// Makes it also write what the deferred norm of its sum needs.
     pub(crate) fn write_squares(&mut self, gain: Gain) {
         match self {
-            Kind::Embed { leaves, .. } => *leaves = Some(gain),
-            Kind::NormAdd(norm) => norm.leaves = Some(gain),
+            Kind::Embed { next_norm, .. } => *next_norm = Some(gain),
+            Kind::NormAdd(norm) => norm.next_norm = Some(gain),
             Kind::Linear(linear) => linear.ending = Epilogue::AddSquares(gain),
             Kind::ExpertsSum(sum) => sum.ending = CombineInput::AddSquares(gain),
             _ => {}

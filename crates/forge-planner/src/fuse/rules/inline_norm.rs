@@ -33,7 +33,7 @@ fn fits(list: &Fused, place: usize) -> bool {
             // The first columns only: a projection reads x from column 0.
             Kind::Slice { first: 0 } => true,
             Kind::Linear(linear) => linear.ending == Epilogue::Store,
-            Kind::NormAdd(sum) => sum.leaves.is_none(),
+            Kind::NormAdd(sum) => sum.next_norm.is_none(),
             _ => false,
         },
         None => false,
@@ -85,7 +85,7 @@ mod tests {
     /// A branch that is normalized and added to the stream, whose sum has several norms: two for projections
     /// and experts.
     fn of_a_sum(ending: Epilogue) -> Fused {
-        let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, leaves: None };
+        let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, next_norm: None };
         let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
         let mut router = Linear::plain(ParamId(4), None);
         router.ending = ending;

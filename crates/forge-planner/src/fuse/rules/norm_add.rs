@@ -19,7 +19,7 @@ fn add(list: &mut Fused) -> bool {
     let Kind::Norm { gain, epsilon, .. } = list.operations[norm].kind else { return false };
     let branch = list.operations[norm].inputs[0];
     let sum = &mut list.operations[add];
-    sum.kind = Kind::NormAdd(NormAdd { gain, epsilon, factor: None, leaves: None });
+    sum.kind = Kind::NormAdd(NormAdd { gain, epsilon, factor: None, next_norm: None });
     sum.inputs = vec![branch, stream];
     list.operations.remove(norm);
     true

@@ -323,8 +323,8 @@ fn what(kind: &Kind) -> String {
         Gain::Next => "next".to_owned(),
     };
     match kind {
-        Kind::Embed { table, leaves: None, .. } => format!("embed {}", table.0),
-        Kind::Embed { table, leaves: Some(next), .. } => {
+        Kind::Embed { table, next_norm: None, .. } => format!("embed {}", table.0),
+        Kind::Embed { table, next_norm: Some(next), .. } => {
             format!("embed {} squares {}", table.0, gain(next))
         }
         Kind::PositionEmbedding { table } => format!("position_embedding {}", table.0),
@@ -335,7 +335,10 @@ fn what(kind: &Kind) -> String {
             let mut text = "norm add".to_owned();
             text += &norm.gain.map_or_else(String::new, |gain| format!(" gain {}", gain.0));
             text += &norm.factor.map_or_else(String::new, |factor| format!(" times {}", factor.0));
-            text + &norm.leaves.as_ref().map_or_else(String::new, |next| format!(" squares {}", gain(next)))
+            text + &norm
+                .next_norm
+                .as_ref()
+                .map_or_else(String::new, |next| format!(" squares {}", gain(next)))
         }
         Kind::Linear(linear) => {
             let parts: Vec<String> = linear.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();

@@ -23,8 +23,8 @@ impl Select<'_> {
         let from = operation.inputs.first().and_then(|value| draft.buffers.get(value)).copied();
         let from = from.unwrap_or(self.stream);
         match &operation.kind {
-            Kind::Embed { table, scale, leaves } => {
-                self.embed(draft, list, operation, (*table, *scale, *leaves));
+            Kind::Embed { table, scale, next_norm } => {
+                self.embed(draft, list, operation, (*table, *scale, *next_norm));
             }
             Kind::PositionEmbedding { table } => self.position_embedding(draft, list, operation, *table),
             Kind::LayerNorm { gain, bias, epsilon } => {
@@ -93,7 +93,7 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        (table, scale, leaves): (ParamId, f32, Option<Gain>),
+        (table, scale, next_norm): (ParamId, f32, Option<Gain>),
     ) {
         let width = list.widths[operation.output.0];
         // The residual stream starts with the first table's rows; later tables are separate values.
@@ -105,10 +105,10 @@ impl Select<'_> {
             _ => self.stream,
         };
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
-        let squares = leaves.map(|gain| self.squares(gain));
+        let squares = next_norm.map(|gain| self.squares(gain));
         let spec =
             Spec::Embed(forge_ops::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
-        let name = if leaves.is_some() { "embed_one" } else { "embed" };
+        let name = if next_norm.is_some() { "embed_one" } else { "embed" };
         let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
         let mut formula = format!("{} = table[ids]{times}", self.scratch_name(to));
         let mut arguments = vec![
@@ -117,7 +117,7 @@ impl Select<'_> {
             ("stream", Operand::Scratch(to)),
         ];
         draft.buffers.insert(operation.output, to);
-        if let Some(gain) = leaves {
+        if let Some(gain) = next_norm {
             let (left, more) = self.squares_outputs(draft, operation.output, width, gain, "stream");
             formula += &left;
             arguments.extend(more);

@@ -122,9 +122,9 @@ impl Select<'_> {
             epsilon: norm.epsilon,
             gain: gain.is_some(),
             factor: factor.is_some(),
-            squares: norm.leaves.map(|gain| self.squares(gain)),
+            squares: norm.next_norm.map(|gain| self.squares(gain)),
         });
-        let left = match norm.leaves {
+        let left = match norm.next_norm {
             None => "",
             Some(Gain::Folded) => "; squares_out = Σ stream²",
             Some(_) => "; gained = gain · stream; squares_out = Σ stream²",
@@ -135,7 +135,7 @@ impl Select<'_> {
             (false, true) => "stream = factor · (stream + x / rms(x))",
             (false, false) => "stream += x / rms(x)",
         };
-        let name = if norm.leaves.is_some() { "norm_add_one" } else { "norm_add" };
+        let name = if norm.next_norm.is_some() { "norm_add_one" } else { "norm_add" };
         let function = self.function(name, &format!("{general}{left}"), &[(draft.regimes(), spec)]);
         let name_of = |field: usize| draft.section.fields[field].name.clone();
         let (x, y) = (self.scratch_name(from), self.scratch_name(stream));
@@ -147,7 +147,7 @@ impl Select<'_> {
         let mut arguments = vec![("x", Operand::Scratch(from)), ("stream", Operand::Scratch(stream))];
         arguments.extend(gain.map(|gain| ("norm_gain", Operand::Field(gain))));
         arguments.extend(factor.map(|factor| ("factor", Operand::Field(factor))));
-        if let Some(gain) = norm.leaves {
+        if let Some(gain) = norm.next_norm {
             let (words, more) = self.squares_outputs(draft, operation.output, width, gain, &y);
             formula += &words;
             arguments.extend(more);
