@@ -35,10 +35,10 @@ const uint at = local_output / {{ rows_per_simdgroup }}u * {{ split * rows_per_s
 const float gate = {{ finished("sum", "output") }};
 const float up = {{ finished("second", "output + 1u") }};
 y[output / 2u] = {{ activation }}(gate) * up;
-{% elif leaves %}
+{% elif add_squares %}
 const float value = before + {{ finished("sum", "output") }};
 y[output] = value;
-{% if leaves.gain %}
+{% if add_squares.gain %}
 gained[output] = own_gain * value;
 {% endif %}
 square = value * value;
@@ -79,11 +79,11 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 // squares of the values that it loads.
 {% endif %}
 {% endif %}
-{% if leaves %}
+{% if add_squares %}
 //
 // Results are added to y. For a deferred norm, each threadgroup writes the sum of squares of its part of
-// y{{ "," if leaves.gain else "." }}
-{% if leaves.gain %}
+// y{{ "," if add_squares.gain else "." }}
+{% if add_squares.gain %}
 // and y times the norm's gain.
 {% endif %}
 {% endif %}
@@ -122,8 +122,8 @@ kernel void {{ name }}(
     device const float* factors [[buffer({{ slot() }})]],
 {% endif %}
     device float* y [[buffer({{ slot() }})]],
-{% if leaves %}
-{% if leaves.gain %}
+{% if add_squares %}
+{% if add_squares.gain %}
     device const float* gain [[buffer({{ slot() }})]],
     device float* gained [[buffer({{ slot() }})]],
 {% endif %}
@@ -210,7 +210,7 @@ kernel void {{ name }}(
         }
         const float factor = rsqrt(squared / {{ inputs_float }} + {{ own_norm.epsilon }});
 {% endif %}
-{% if leaves %}
+{% if add_squares %}
         float square = 0.0f;
 {% else %}
         const uint local_output = {{ "2u * lane" if activation else "lane" }};
@@ -226,15 +226,15 @@ kernel void {{ name }}(
 {% else %}
         {{ finish()|indent(8) }}
 {% endif %}
-{% if leaves %}
+{% if add_squares %}
         square = simd_sum(square);
         if (lane == 0u) {
             squares_out[group] = square;
         }
-{% if grid < leaves.partials %}
+{% if grid < add_squares.partials %}
         // Partial sums without a threadgroup.
         if (group == {{ grid - 1 }}u) {
-            for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
+            for (uint i = {{ grid }}u + lane; i < {{ add_squares.partials }}u; i += 32u) {
                 squares_out[i] = 0.0f;
             }
         }

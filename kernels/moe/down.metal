@@ -11,15 +11,15 @@
 // A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane
 // loads every 32nd packet of {{ packet_bytes }} bytes of any of them, so that all lanes are used with narrow
 // experts.
-{% if leaves %}
+{% if add_squares %}
 //
 // For a deferred norm, each threadgroup writes the sum of squares of its part of
-// y{{ "," if leaves.gain else "." }}
-{% if leaves.gain %}
+// y{{ "," if add_squares.gain else "." }}
+{% if add_squares.gain %}
 // and y times the norm's gain.
 {% endif %}
 {% endif %}
-{% if not leaves %}
+{% if not add_squares %}
 //
 // Rows with an expert that is not cached (slot 0xffffffff) are skipped; another dispatch computes them.
 {% endif %}
@@ -40,8 +40,8 @@ kernel void {{ name }}(
     device const float* bias [[buffer({{ slot() }})]],
 {% endif %}
     device float* y [[buffer({{ slot() }})]],
-{% if leaves %}
-{% if leaves.gain %}
+{% if add_squares %}
+{% if add_squares.gain %}
     device const float* gain [[buffer({{ slot() }})]],
     device float* gained [[buffer({{ slot() }})]],
 {% endif %}
@@ -51,7 +51,7 @@ kernel void {{ name }}(
     uint2 group [[threadgroup_position_in_grid]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-{% if leaves %}
+{% if add_squares %}
     threadgroup float partials[{{ group_outputs }}];
 {% endif %}
     const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
@@ -59,7 +59,7 @@ kernel void {{ name }}(
     device const float* own_x = x + group.y * {{ chosen * inputs }}u;
     device float* own_y = y + group.y * {{ outputs }}u;
 
-{% if not leaves %}
+{% if not add_squares %}
     bool is_cached = true;
     for (uint slot = 0u; slot < {{ chosen }}u; slot++) {
         is_cached = is_cached && expert_slots[own_routes[slot]] != 0xffffffffu;
@@ -67,7 +67,7 @@ kernel void {{ name }}(
 
 {% endif %}
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint place = lane; {{ "" if leaves else "is_cached && " }}place < {{ chosen * packets }}u; place += 32u) {
+    for (uint place = lane; {{ "" if add_squares else "is_cached && " }}place < {{ chosen * packets }}u; place += 32u) {
         const uint slot = place / {{ packets }}u;
         const uint packet = place % {{ packets }}u;
         const uint cache_slot = expert_slots[own_routes[slot]];
@@ -106,7 +106,7 @@ kernel void {{ name }}(
 {% include "moe/parts/products" %}
     }
 
-{% if leaves %}
+{% if add_squares %}
     // Sum each row over lanes; the first simdgroup runs the epilogue.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -130,7 +130,7 @@ kernel void {{ name }}(
             const float value = own_y[output] + partials[lane];
 {% endif %}
             own_y[output] = value;
-{% if leaves.gain %}
+{% if add_squares.gain %}
             gained[output] = gain[output] * value;
 {% endif %}
             square = value * value;
@@ -139,10 +139,10 @@ kernel void {{ name }}(
         if (lane == 0u) {
             squares_out[group.x] = square;
         }
-{% if grid < leaves.partials %}
+{% if grid < add_squares.partials %}
         // Partial sums without a threadgroup.
         if (group.x == {{ grid - 1 }}u) {
-            for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
+            for (uint i = {{ grid }}u + lane; i < {{ add_squares.partials }}u; i += 32u) {
                 squares_out[i] = 0.0f;
             }
         }

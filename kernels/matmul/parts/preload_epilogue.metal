@@ -1,16 +1,16 @@
 {# Loads epilogue operands early. #}
-{% if leaves %}
+{% if add_squares %}
 
     // Epilogue operands of the first simdgroup, loaded early.
     const uint local_output = lane;
     const uint output = group * {{ group_outputs }}u + local_output;
     float before = 0.0f;
-{% if leaves.gain %}
+{% if add_squares.gain %}
     float own_gain = 0.0f;
 {% endif %}
     if (simdgroup_id == 0u{{ " && " ~ own_exists if own_exists else "" }}) {
         before = y[output];
-{% if leaves.gain %}
+{% if add_squares.gain %}
         own_gain = gain[output];
 {% endif %}
     }

@@ -26,7 +26,7 @@ pub(crate) struct LinearContext<'a> {
     before: String,
     after: String,
     /// Outputs for the deferred norm of y.
-    leaves: Option<Squares>,
+    add_squares: Option<Squares>,
     /// Whether the argmax candidate is written.
     best: bool,
     /// Whether results are multiplied by columns of a row of factors.
@@ -91,7 +91,7 @@ impl<'a> LinearContext<'a> {
         let group_outputs = group_outputs(spec);
         let nothing = Applied { before: String::new(), after: String::new() };
         let Applied { before, after } = spec.op.each.map_or(nothing, Applied::of);
-        let leaves = match spec.op.epilogue {
+        let add_squares = match spec.op.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,
         };
@@ -113,7 +113,7 @@ impl<'a> LinearContext<'a> {
             },
             before,
             after,
-            leaves,
+            add_squares,
             best,
             factors: matches!(spec.op.epilogue, Epilogue::Multiply { .. }),
             assign: if spec.op.epilogue == Epilogue::Add { "+=" } else { "=" },
@@ -131,7 +131,7 @@ impl<'a> LinearContext<'a> {
             group_outputs,
             grid: spec.op.outputs.div_ceil(group_outputs),
             ragged: !spec.op.outputs.is_multiple_of(group_outputs),
-            gather: knobs.codes || knobs.split > 1 || leaves.is_some() || best,
+            gather: knobs.codes || knobs.split > 1 || add_squares.is_some() || best,
             portion,
             each,
             chunks: portion / 8,

@@ -200,7 +200,7 @@ pub(crate) struct SumContext<'a> {
     /// Assignment operator for y.
     assign: &'static str,
     /// Outputs for the deferred norm of y.
-    leaves: Option<Squares>,
+    add_squares: Option<Squares>,
     /// Threadgroups per row.
     grid: usize,
 }
@@ -229,7 +229,7 @@ impl<'a> SumContext<'a> {
             },
             bias: spec.op.bias,
             assign: if spec.op.epilogue == Epilogue::Store { "=" } else { "+=" },
-            leaves: match spec.op.epilogue {
+            add_squares: match spec.op.epilogue {
                 Epilogue::AddSquares(squares) => Some(squares),
                 _ => None,
             },
