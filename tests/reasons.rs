@@ -47,7 +47,7 @@ fn reasons_of_every_model() {
     let mut text = String::new();
     for name in models() {
         text += &format!("{name}\n");
-        for (step, reason) in planned(&graph(&name), &[]).beyond_least() {
+        for (step, reason) in planned(&graph(&name), &[]).extra_dispatches() {
             text += &format!("  {step:<14} {reason}\n");
         }
     }
@@ -67,7 +67,7 @@ fn disabled_fusions_are_given_as_reasons() {
     ] {
         let plan = planned(&graph, &[fusion]);
         let expected = format!("fusion `{}` is disabled", fusion.name());
-        let beyond = plan.beyond_least();
+        let beyond = plan.extra_dispatches();
         assert!(beyond.contains(&(step.to_owned(), expected)), "{}: {beyond:?}", fusion.name());
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Context {
     decode: PassText,
     prefill: PassText,
     /// Extra dispatches beyond the minimum, with the reason for each.
-    beyond: Vec<(String, String)>,
+    extra_dispatches: Vec<(String, String)>,
     formats: String,
     memory: MemoryText,
     #[serde(flatten)]
@@ -175,7 +175,7 @@ impl Context {
             },
             decode: pass_text(plan, Workload::decode(1)),
             prefill: pass_text(plan, Workload::prefill(plan.chunk as u64)),
-            beyond: plan.beyond_least(),
+            extra_dispatches: plan.extra_dispatches(),
             formats: formats(plan),
             memory: MemoryText {
                 weights: size(plan.weight_bytes()),

@@ -405,7 +405,7 @@ impl Plan {
     }
 
     /// Decode steps of layers in excess of the minimum, with the reason for each. Duplicates are removed.
-    pub fn beyond_least(&self) -> Vec<(String, String)> {
+    pub fn extra_dispatches(&self) -> Vec<(String, String)> {
         let layers = &self.applications[1..self.applications.len() - 1];
         let mut beyond = Vec::new();
         for step in layers.iter().flat_map(|layer| &self.sections[layer.section].decode) {
