@@ -1,4 +1,4 @@
-//! Every decode dispatch beyond the five of a minimal layer has a reason.
+//! Every decode dispatch extra the five of a minimal layer has a reason.
 
 use forge_ir::Graph;
 use forge_planner::{Condition, Fusion, Options, Plan, Section, Step, plan};
@@ -67,7 +67,7 @@ fn disabled_fusions_are_given_as_reasons() {
     ] {
         let plan = planned(&graph, &[fusion]);
         let expected = format!("fusion `{}` is disabled", fusion.name());
-        let beyond = plan.extra_dispatches();
-        assert!(beyond.contains(&(step.to_owned(), expected)), "{}: {beyond:?}", fusion.name());
+        let extra = plan.extra_dispatches();
+        assert!(extra.contains(&(step.to_owned(), expected)), "{}: {extra:?}", fusion.name());
     }
 }

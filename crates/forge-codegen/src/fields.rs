@@ -191,7 +191,7 @@ fn base(name: &str) -> &str {
 fn about(name: &str) -> &'static str {
     match name {
         "stream" => "residual stream",
-        "aside" => "per-layer inputs, all layers",
+        "per_layer_inputs" => "per-layer inputs, all layers",
         "normed" => "normalized residual stream",
         "q" => "queries after RoPE",
         "gained" => "residual stream of one row, times the weight of the norm that reads it",

@@ -35,7 +35,7 @@ pub(crate) struct Context {
     constants: Vec<Constant>,
     cache: CacheText,
     /// First column of the per-layer inputs that each layer reads, as a Rust array.
-    firsts: Option<String>,
+    per_layer_input_columns: Option<String>,
     arena: ArenaText,
     decode: PassText,
     prefill: PassText,
@@ -168,7 +168,7 @@ impl Context {
             model: model_text(plan, options),
             constants: constants(plan),
             cache: cache_text(plan),
-            firsts: firsts(plan),
+            per_layer_input_columns: per_layer_input_columns(plan),
             arena: ArenaText {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", size(plan.arena_bytes as u64), plan.chunk),
@@ -326,10 +326,10 @@ fn constants(plan: &Plan) -> Vec<Constant> {
 }
 
 /// First columns of the per-layer inputs, as a Rust array; `None` if the model has no per-layer inputs.
-fn firsts(plan: &Plan) -> Option<String> {
+fn per_layer_input_columns(plan: &Plan) -> Option<String> {
     let layers = &plan.applications[1..plan.applications.len() - 1];
-    let firsts: Vec<usize> = layers.iter().map(|layer| layer.first.unwrap_or(0)).collect();
-    layers.iter().any(|layer| layer.first.is_some()).then(|| of_layers(&firsts))
+    let per_layer_input_columns: Vec<usize> = layers.iter().map(|layer| layer.first.unwrap_or(0)).collect();
+    layers.iter().any(|layer| layer.first.is_some()).then(|| of_layers(&per_layer_input_columns))
 }
 
 fn formats(plan: &Plan) -> String {

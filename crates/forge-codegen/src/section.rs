@@ -74,7 +74,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
             find: "records.all()?".to_owned(),
         });
     }
-    if let Some(columns) = section.takes {
+    if let Some(columns) = section.per_layer_input_columns {
         fields.push(FieldText {
             name: "first".to_owned(),
             declaration: format!(

@@ -61,7 +61,7 @@ struct Run<'a> {
 #[derive(Default)]
 struct CrossLayer {
     /// Per-layer inputs produced by the prologue.
-    aside: Values,
+    per_layer_inputs: Values,
     /// Keys and values that a later layer reads.
     kept: BTreeMap<StateId, [Values; 2]>,
 }
@@ -146,7 +146,7 @@ impl Run<'_> {
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
             Op::StorePerLayerInputs => {
-                cross_layer.aside = inputs[1].clone();
+                cross_layer.per_layer_inputs = inputs[1].clone();
                 x.clone()
             }
             Op::PerLayerInput { part } => {
@@ -154,8 +154,11 @@ impl Run<'_> {
                     return Err(unbound(body, *part));
                 };
                 let first = apply.part(body, *part).ok_or_else(|| unbound(body, *part))?;
-                let taken = |row: &[f32]| row[first..first + width].to_vec();
-                Values { width: *width, numbers: cross_layer.aside.rows().flat_map(taken).collect() }
+                let columns = |row: &[f32]| row[first..first + width].to_vec();
+                Values {
+                    width: *width,
+                    numbers: cross_layer.per_layer_inputs.rows().flat_map(columns).collect(),
+                }
             }
             Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                 let (Some(state), Some(id)) = (body.cache(*cache), apply.state(body, *cache)) else {

@@ -287,8 +287,8 @@ impl Blueprint for Gemma4 {
         let mut embed = builder.layer("embed", 0);
         let stream = decoder.embedding(&mut embed);
         if let Some(inputs) = &self.inputs {
-            let aside = inputs.of_all(&mut embed, stream, decoder);
-            embed.leave("stream", stream, aside);
+            let per_layer_inputs = inputs.of_all(&mut embed, stream, decoder);
+            embed.store_per_layer_inputs("stream", stream, per_layer_inputs);
         }
         let prologue = embed.finish();
         // Layers that read another layer's cache may still have unused key and value projections in the

@@ -373,12 +373,12 @@ impl Layer<'_, '_> {
     }
 
     /// Returns x and publishes y as the per-layer inputs.
-    pub(crate) fn leave(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
+    pub(crate) fn store_per_layer_inputs(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
         self.node(name, Op::StorePerLayerInputs, &[x, y])
     }
 
     /// A column slice of the per-layer inputs.
-    pub(crate) fn take(&mut self, name: &str, columns: Range<usize>) -> ValueId {
+    pub(crate) fn per_layer_input(&mut self, name: &str, columns: Range<usize>) -> ValueId {
         self.parts.push(columns.start);
         let part = self.param(name, ParamKind::Part(columns.len()));
         self.node(name, Op::PerLayerInput { part }, &[])

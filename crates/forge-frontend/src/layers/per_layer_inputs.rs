@@ -60,7 +60,7 @@ impl Inputs {
         let [narrow, wide] = [[self.width, decoder.hidden], [decoder.hidden, self.width]];
         let gate = layer.linear("input_gate", stream, &format!("{at}.per_layer_input_gate"), narrow, false);
         let gate = layer.activate("activated_gate", gate, decoder.mlp.activation);
-        let own = layer.take("own_input", index * self.width..(index + 1) * self.width);
+        let own = layer.per_layer_input("own_input", index * self.width..(index + 1) * self.width);
         let gated = layer.multiply("gated_input", gate, own);
         let branch = layer.linear("input", gated, &format!("{at}.per_layer_projection"), wide, false);
         let branch = decoder.normed(layer, "input", branch, &format!("{at}.post_per_layer_input_norm"));

@@ -36,11 +36,11 @@ impl Check<'_> {
     pub(crate) fn per_layer_inputs(&mut self) {
         let draft = self.draft;
         let body = |apply: &Apply| draft.bodies.get(apply.body.0);
-        let leaves =
+        let stores =
             |body: &Body| body.nodes.iter().filter(|node| node.op == Op::StorePerLayerInputs).count();
         let ends = [&draft.prologue, &draft.epilogue];
         let others = draft.layers.iter().chain([&draft.epilogue]);
-        if others.filter_map(body).any(|body| leaves(body) > 0) {
+        if others.filter_map(body).any(|body| stores(body) > 0) {
             self.fault("only the prologue can produce the per-layer inputs".to_owned());
         }
         if ends.into_iter().filter_map(body).any(|body| body.part_params().next().is_some()) {
@@ -51,7 +51,7 @@ impl Check<'_> {
             Some(last) if last.op == Op::StorePerLayerInputs => widths(prologue)[last.inputs[1].0],
             _ => 0,
         };
-        if leaves(prologue) > usize::from(width > 0) {
+        if stores(prologue) > usize::from(width > 0) {
             self.fault("the per-layer inputs must be produced last in the prologue".to_owned());
         }
         let mut parts = Vec::new();
@@ -70,10 +70,11 @@ impl Check<'_> {
             }
         }
         parts.sort_by_key(|part| part.start);
-        let taken =
-            parts.iter().fold(0, |taken, part| if part.start <= taken { taken.max(part.end) } else { taken });
-        if taken < width {
-            self.fault(format!("no layer reads column {taken} of the per-layer inputs"));
+        let covered = parts
+            .iter()
+            .fold(0, |covered, part| if part.start <= covered { covered.max(part.end) } else { covered });
+        if covered < width {
+            self.fault(format!("no layer reads column {covered} of the per-layer inputs"));
         }
     }
 }

@@ -59,8 +59,8 @@ pub(crate) fn select(
         select.bind(section, (*place, apply), applications.get(index + 1).copied());
     }
     select.plan.scratch[select.stream].lifetimes.clear();
-    if let Some(aside) = select.aside() {
-        select.plan.scratch[aside].lifetimes.clear();
+    if let Some(per_layer_inputs) = select.per_layer_inputs() {
+        select.plan.scratch[per_layer_inputs].lifetimes.clear();
     }
     select.lives_from_section_to_section();
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
@@ -77,7 +77,7 @@ pub(crate) fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
 }
 
 /// Name of the scratch buffer of the per-layer inputs.
-pub(crate) const ASIDE: &str = "aside";
+pub(crate) const PER_LAYER_INPUTS: &str = "per_layer_inputs";
 
 pub(crate) struct Select<'a> {
     pub(crate) graph: &'a Graph,
@@ -106,7 +106,7 @@ impl<'a> Select<'a> {
             name,
             fields: Vec::new(),
             state: None,
-            takes: None,
+            per_layer_input_columns: None,
             recurrent_states: Vec::new(),
             decode: Vec::new(),
             batch: Vec::new(),
@@ -147,8 +147,8 @@ impl<'a> Select<'a> {
     }
 
     /// The scratch buffer of the per-layer inputs, if the prologue writes them.
-    pub(crate) fn aside(&self) -> Option<usize> {
-        self.plan.scratch.iter().position(|scratch| scratch.name == ASIDE)
+    pub(crate) fn per_layer_inputs(&self) -> Option<usize> {
+        self.plan.scratch.iter().position(|scratch| scratch.name == PER_LAYER_INPUTS)
     }
 
     /// The scratch buffer with this name and shape; created if there is none.

@@ -118,7 +118,7 @@ pub struct Section {
     /// Cache that the section writes or reads, if any.
     pub state: Option<State>,
     /// Number of columns of the per-layer inputs that the section reads, if any.
-    pub takes: Option<usize>,
+    pub per_layer_input_columns: Option<usize>,
     /// Recurrent states of the section. Their size does not depend on the context length.
     pub recurrent_states: Vec<RecurrentState>,
     /// Steps of a pass of one row, in order.

@@ -281,7 +281,7 @@ impl Fused {
     }
 
     /// Whether the value becomes the per-layer inputs.
-    pub(crate) fn is_aside(&self, value: Value) -> bool {
+    pub(crate) fn is_per_layer_inputs(&self, value: Value) -> bool {
         self.operations
             .last()
             .is_some_and(|last| last.kind == Kind::StorePerLayerInputs && last.inputs[1] == value)

@@ -34,8 +34,10 @@ impl Select<'_> {
                 self.target(draft, list, operation, &name)
             }
         };
-        let taken = match linear.ending {
-            Epilogue::MultiplyPerLayerInput => self.taken(draft, operation, list.widths[operation.output.0]),
+        let per_layer_inputs = match linear.ending {
+            Epilogue::MultiplyPerLayerInput => {
+                self.read_per_layer_inputs(draft, operation, list.widths[operation.output.0])
+            }
             _ => None,
         };
         let bounded = self.bounded(list, operation);
@@ -68,7 +70,7 @@ impl Select<'_> {
             formula += &format!(", x times {}", draft.section.fields[gain].name);
             arguments.push(("x_gain", Operand::Field(gain)));
         }
-        arguments.extend(taken.map(|aside| ("factors", Operand::Scratch(aside))));
+        arguments.extend(per_layer_inputs.map(|inputs| ("factors", Operand::Scratch(inputs))));
         if linear.norm.is_some() {
             let squares = self.scratch("squares", self.partials, RowsOf::Pass);
             arguments.push(("squares", Operand::Scratch(squares)));
@@ -127,7 +129,9 @@ impl Select<'_> {
                 forge_ops::Epilogue::Best { candidates: outputs.div_ceil(knobs.outputs_of_group()) }
             }
             Epilogue::MultiplyPerLayerInput => forge_ops::Epilogue::Multiply {
-                of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
+                of: self
+                    .per_layer_inputs()
+                    .map_or(0, |per_layer_inputs| self.plan.scratch[per_layer_inputs].width),
             },
         };
         let operand = self.operand(format, bounded && rows == spec::Rows::Many);

@@ -11,7 +11,7 @@ pub(crate) mod recurrent;
 
 use crate::fuse::list::{Function, Fused, Gain, Kind, Operation, UnaryOp, Value};
 use crate::lower::section::{Draft, Place, Source};
-use crate::lower::select::{ASIDE, Select};
+use crate::lower::select::{PER_LAYER_INPUTS, Select};
 use crate::plan::kv_cache::Ring;
 use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, RowsOf, State};
 use forge_ir::{Diagnostic, Layout, Op, ParamId, WeightId};
@@ -84,7 +84,7 @@ impl Select<'_> {
             Kind::StorePerLayerInputs => {
                 draft.buffers.insert(operation.output, from);
             }
-            Kind::PerLayerInput => self.take(draft, list, operation),
+            Kind::PerLayerInput => self.slice_per_layer_inputs(draft, list, operation),
         }
     }
 
@@ -163,28 +163,36 @@ impl Select<'_> {
     }
 
     /// Columns of the per-layer inputs; the first column differs between layers.
-    fn take(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
+    fn slice_per_layer_inputs(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
         let width = list.widths[operation.output.0];
-        let Some(aside) = self.taken(draft, operation, width) else { return };
+        let Some(per_layer_inputs) = self.read_per_layer_inputs(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
-        let spec = Spec::SliceColumns(forge_ops::SliceColumns { width, of: self.plan.scratch[aside].width });
+        let spec = Spec::SliceColumns(forge_ops::SliceColumns {
+            width,
+            of: self.plan.scratch[per_layer_inputs].width,
+        });
         let function =
             self.function("slice_columns", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the per-layer inputs", self.scratch_name(to));
-        let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
+        let arguments = [("x", Operand::Scratch(per_layer_inputs)), ("y", Operand::Scratch(to))];
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
     /// Buffer of the per-layer inputs, from which an operation reads its layer's columns.
-    fn taken(&mut self, draft: &mut Draft<'_>, operation: &Operation, columns: usize) -> Option<usize> {
-        let aside = self.aside()?;
+    fn read_per_layer_inputs(
+        &mut self,
+        draft: &mut Draft<'_>,
+        operation: &Operation,
+        columns: usize,
+    ) -> Option<usize> {
+        let per_layer_inputs = self.per_layer_inputs()?;
         if draft.body.part_params().count() > 1 {
             let at = format!("{}.{}", draft.section.name, operation.name);
             let message = format!("{at}: the layer reads more than one range of the per-layer inputs");
             self.faults.push(Diagnostic::new("F0506", message).note("forge supports one range per layer"));
         }
-        draft.section.takes = Some(columns);
-        Some(aside)
+        draft.section.per_layer_input_columns = Some(columns);
+        Some(per_layer_inputs)
     }
 
     /// An elementwise function of one or two values, or of a value and a scalar weight.
@@ -281,7 +289,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let per = if draft.place == Place::Epilogue { RowsOf::Wanted } else { RowsOf::Row };
         let flows_out = list.flows_out(operation.output);
-        let name = if list.is_aside(operation.output) { ASIDE } else { name };
+        let name = if list.is_per_layer_inputs(operation.output) { PER_LAYER_INPUTS } else { name };
         let to = match (flows_out, draft.place) {
             (true, Place::Epilogue) => self.scratch("logits", width, per),
             (true, _) => self.stream,
