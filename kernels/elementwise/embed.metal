@@ -2,7 +2,7 @@
 {% set assign = "+=" if adds else "=" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, as
 // f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup per row.
 {% if squares %}
@@ -53,7 +53,7 @@ kernel void {{ name }}(
 
     for (uint packet = thread_id; packet < {{ packets }}u; packet += {{ threads }}u) {
         float4 weights[{{ vectors }}];
-        {{ decoder }}_decode({{ taken("table_" ~ planes[0].name, "id * " ~ stride ~ "u + packet") }}, weights);
+        {{ decoder }}_decode({{ packet_at("table_" ~ planes[0].name, "id * " ~ stride ~ "u + packet") }}, weights);
 {% if nested %}
         const {{ scale_type }} scale = {{ widened }}(table_scales, id * {{ stride }}u + packet);
 {% elif scaled %}

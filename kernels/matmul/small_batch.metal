@@ -6,7 +6,7 @@
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# Multiply-accumulate. #}
 {% macro added(sum, factors) %}
 {% if operand == "ranged" %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
@@ -101,7 +101,7 @@ kernel void {{ name }}(
             codes[n][0] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
             codes[n][1] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet + 1u];
 {% else %}
-            codes[n] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[n] = {{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% endif %}
 {% if scaled %}
             scales[n] = {{ scale_of("packet") }};

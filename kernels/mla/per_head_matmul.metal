@@ -2,7 +2,7 @@
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // y = W x, with a separate matrix and part of x per head.
 //
 // {{ heads }} matrices of [{{ rows }}, {{ width }}] in {{ stored }} are stacked along rows.
@@ -67,7 +67,7 @@ kernel void {{ name }}(
 {% else %}
             const uint row = group.y * {{ rows }}u + first + {{ at_once }}u * r;
 {% endif %}
-            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}

@@ -1,6 +1,6 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set sums = "sums[t]" if together > 1 else "sums" %}
 // y = Wᵀ x, with a separate matrix and part of x per head.
 //
@@ -62,7 +62,7 @@ kernel void {{ name }}(
     for (uint r = part; r < {{ rows }}u; r += {{ parts }}u) {
         const uint row = group.y * {{ rows }}u + r;
         float4 weights[{{ vectors }}];
-        {{ decoder }}_decode({{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }}, weights);
+        {{ decoder }}_decode({{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }}, weights);
 {% if nested %}
         const {{ scale_type }} scale = {{ widened }}(weight_scales, row * {{ stride }}u + packet);
 {% elif scaled %}

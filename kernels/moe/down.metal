@@ -2,7 +2,7 @@
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 // y {{ assign }} the sum over a row's {{ chosen }} experts of weight *
 // {{ "(W x + bias)" if bias else "W x" }}, each with its own x. The experts' matrices are [{{ outputs }},
@@ -91,7 +91,7 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first + r;
 {% endif %}
-            codes[r] = {{ taken("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ packet_at("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}

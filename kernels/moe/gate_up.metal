@@ -2,7 +2,7 @@
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts
 // of a row. Rows of an expert's matrix alternate gate and up. Matrices are [{{ outputs }}, {{ inputs }}] in
 // {{ stored }}, {{ record }} bytes apart; `expert_slots` maps experts to cache slots.
@@ -100,7 +100,7 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first + r;
 {% endif %}
-            codes[r] = {{ taken("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ packet_at("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}

@@ -4,7 +4,7 @@
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro packet_at(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% if ahead %}
     // The first packets. In the loop the next packets are in flight while the current ones are multiplied.
 {% if ragged %}
@@ -22,7 +22,7 @@
 {% else %}
         const uint row = first + r;
 {% endif %}
-        next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+        next[r] = {{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
         next_scales[r] = {{ scale_of("packet") }};
 {% endif %}
@@ -58,13 +58,13 @@
 {% endif %}
 {% if ahead %}
             codes[r] = next[r];
-            next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + following") }};
+            next[r] = {{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + following") }};
 {% if scaled %}
             scales[r] = next_scales[r];
             next_scales[r] = {{ scale_of("following") }};
 {% endif %}
 {% else %}
-            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ packet_at("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}
