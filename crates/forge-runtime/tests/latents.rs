@@ -11,8 +11,8 @@ use forge_runtime::ops::{
     Pairing, PerHeadLinear, RopeParameters, Scales,
 };
 use support::{
-    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
-    run_kernel_as,
+    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, matrix, run_kernel, run_kernel_as,
+    to_f32,
 };
 
 fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
@@ -37,7 +37,7 @@ fn per_head_matmul_multiplies_each_heads_part() {
                 let pitch = heads * takes + wider;
                 let shape = PerHeadLinear { format, heads, rows: of_matrix, columns, transposed, pitch };
                 for rows in [1, 2, 7] {
-                    let x = random.numbers(rows * pitch);
+                    let x = random.floats(rows * pitch);
                     let product = |at: usize| {
                         let (row, head, output) = (at / gives / heads, at / gives % heads, at % gives);
                         let term = |input: usize| {
@@ -60,7 +60,7 @@ fn per_head_matmul_multiplies_each_heads_part() {
                     let mut arguments: Vec<Argument> =
                         weights.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect();
                     arguments.extend([
-                        Argument::Numbers(x.clone()),
+                        Argument::F32(x.clone()),
                         Argument::Output(NAN.repeat(rows * heads * gives)),
                     ]);
                     let kernel = kernel("per_head_linear", buffers, run);
@@ -68,11 +68,11 @@ fn per_head_matmul_multiplies_each_heads_part() {
                     each_level(|level, threads| {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
-                        compare(&what, &numbers_of(&y[0]), &wanted);
+                        compare(&what, &to_f32(&y[0]), &wanted);
                         // A row of a batch has the same bits as when it is alone.
                         let mut first_row = arguments.clone();
                         let (x_at, y_at) = (first_row.len() - 2, first_row.len() - 1);
-                        first_row[x_at] = Argument::Numbers(x[..pitch].to_vec());
+                        first_row[x_at] = Argument::F32(x[..pitch].to_vec());
                         first_row[y_at] = Argument::Output(NAN.repeat(heads * gives));
                         let one =
                             run_kernel_as(kernel, &first_row, &[1], Schedule::Batch, level, threads, true);
@@ -119,7 +119,7 @@ fn prepare([heads, width, rope_width]: [usize; 3]) -> LatentPrepare {
     LatentPrepare { heads, columns, epsilon: EPSILON, rope: rope_parameters(rope_width / 2) }
 }
 
-fn wide(numbers: &[f32]) -> Vec<f64> {
+fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
@@ -145,18 +145,18 @@ fn prepared(
     position: u32,
     [heads, width, rope_width]: [usize; 3],
 ) -> [Vec<f64>; 2] {
-    let latent = wide(&row[..width]);
+    let latent = to_f64(&row[..width]);
     let mean = latent.iter().map(|x| x * x).sum::<f64>() / width as f64;
     let factor = 1.0 / (mean + f64::from(EPSILON)).sqrt();
     let normed = latent.iter().zip(gain).map(|(x, gain)| x * factor * f64::from(*gain));
-    let heads = wide(&row[width..][..(1 + heads) * rope_width]);
+    let heads = to_f64(&row[width..][..(1 + heads) * rope_width]);
     let mut heads = heads.chunks_exact(rope_width).map(|head| rotated(head, position));
     let key = heads.next().unwrap_or_default();
     [normed.chain(key).collect(), heads.flatten().collect()]
 }
 
 fn words(of: impl Fn(&(u32, u32)) -> u32) -> Argument {
-    Argument::Words(ROWS.iter().map(of).collect())
+    Argument::U32(ROWS.iter().map(of).collect())
 }
 
 fn place((slot, position): (u32, u32), record: usize) -> usize {
@@ -170,25 +170,25 @@ fn mla_append_writes_plain_or_prepared_lines() {
     let mut random = Random(22);
     for sizes @ [heads, width, rope_width] in SHAPES {
         let record = width + rope_width;
-        let before = random.numbers(SLOTS * CONTEXT * record);
+        let before = random.floats(SLOTS * CONTEXT * record);
         let scalars = [ROWS.len() as u32, CONTEXT as u32];
         let check = |found: &[u8], lines: &[Vec<f64>]| {
-            let mut wanted = wide(&before);
+            let mut wanted = to_f64(&before);
             for (row, line) in ROWS.iter().zip(lines) {
                 wanted[place(*row, record)..][..record].copy_from_slice(line);
             }
-            compare(&format!("{sizes:?}"), &numbers_of(found), &near(&wanted));
+            compare(&format!("{sizes:?}"), &to_f32(found), &near(&wanted));
         };
         let append = |prepare| LatentAppend { width, rope_width, cache: Format::F32, prepare };
-        let (latent, key) = (random.numbers(2 * width), random.numbers(2 * rope_width));
+        let (latent, key) = (random.floats(2 * width), random.floats(2 * rope_width));
         let lines: Vec<Vec<f64>> = latent
             .chunks_exact(width)
             .zip(key.chunks_exact(rope_width))
-            .map(|(latent, key)| [wide(latent), wide(key)].concat())
+            .map(|(latent, key)| [to_f64(latent), to_f64(key)].concat())
             .collect();
         let arguments = [
-            Argument::Numbers(latent),
-            Argument::Numbers(key),
+            Argument::F32(latent),
+            Argument::F32(key),
             words(|row| row.0),
             words(|row| row.1),
             Argument::Output(bytes_of(&before)),
@@ -201,14 +201,14 @@ fn mla_append_writes_plain_or_prepared_lines() {
 
         let prepare = prepare(sizes);
         let pitch = prepare.columns.latent_pitch;
-        let (rows, gain) = (random.numbers(2 * pitch), random.numbers(width));
+        let (rows, gain) = (random.floats(2 * pitch), random.floats(width));
         let made: Vec<[Vec<f64>; 2]> =
             (0..2).map(|row| prepared(&rows[row * pitch..][..pitch], &gain, ROWS[row].1, sizes)).collect();
         let arguments = [
-            Argument::Numbers(rows.clone()),
-            Argument::Numbers(rows.clone()),
-            Argument::Numbers(rows),
-            Argument::Numbers(gain),
+            Argument::F32(rows.clone()),
+            Argument::F32(rows.clone()),
+            Argument::F32(rows),
+            Argument::F32(gain),
             words(|row| row.0),
             words(|row| row.1),
             Argument::Output(NAN.repeat(2 * heads * rope_width)),
@@ -221,7 +221,7 @@ fn mla_append_writes_plain_or_prepared_lines() {
             [0, 1].map(|which| made.iter().map(|of| of[which].clone()).collect::<Vec<_>>());
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
-            compare(&format!("{sizes:?}"), &numbers_of(&left[0]), &near(&queries.concat()));
+            compare(&format!("{sizes:?}"), &to_f32(&left[0]), &near(&queries.concat()));
             check(&left[1], &lines);
         });
     }
@@ -235,11 +235,11 @@ fn mla_heads_share_latents() {
         let record = width + rope_width;
         let prepare = prepare(sizes);
         let pitch = prepare.columns.latent_pitch;
-        let (rows, gain) = (random.numbers(2 * pitch), random.numbers(width));
-        let q = random.numbers(2 * heads * width);
+        let (rows, gain) = (random.floats(2 * pitch), random.floats(width));
+        let q = random.floats(2 * heads * width);
         let made: Vec<[Vec<f64>; 2]> =
             (0..2).map(|row| prepared(&rows[row * pitch..][..pitch], &gain, ROWS[row].1, sizes)).collect();
-        let mut lines = random.numbers(SLOTS * CONTEXT * record);
+        let mut lines = random.floats(SLOTS * CONTEXT * record);
         let before = lines.clone();
         for (row, made) in ROWS.iter().zip(&made) {
             let line: Vec<f32> = made[0].iter().map(|x| *x as f32).collect();
@@ -248,9 +248,9 @@ fn mla_heads_share_latents() {
         let mut wanted = Vec::new();
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
-                let plain = wide(&q[(row * heads + head) * width..][..width]);
+                let plain = to_f64(&q[(row * heads + head) * width..][..width]);
                 let query = [plain, made[row][1][head * rope_width..][..rope_width].to_vec()].concat();
-                let line = |position: u32| wide(&lines[place((*slot, position), record)..][..record]);
+                let line = |position: u32| to_f64(&lines[place((*slot, position), record)..][..record]);
                 let score = |position: u32| {
                     let products = query.iter().zip(line(position)).map(|(q, c)| q * c);
                     f64::from(SCALE) * products.sum::<f64>()
@@ -275,9 +275,9 @@ fn mla_heads_share_latents() {
         let output = || Argument::Output(NAN.repeat(2 * heads * width));
         let q_rope: Vec<f32> = made.iter().flat_map(|made| &made[1]).map(|x| *x as f32).collect();
         let arguments = [
-            Argument::Numbers(q.clone()),
-            Argument::Numbers(q_rope),
-            Argument::Numbers(lines.clone()),
+            Argument::F32(q.clone()),
+            Argument::F32(q_rope),
+            Argument::F32(lines.clone()),
             words(|row| row.0),
             words(|row| row.1),
             output(),
@@ -286,15 +286,15 @@ fn mla_heads_share_latents() {
         *SHAPE.write().unwrap() = Some(attend(None));
         each_level(|level, threads| {
             let left = run_kernel(plain, &arguments, &scalars, level, threads);
-            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[0]), &wanted);
+            compare(&format!("{level:?} {sizes:?}"), &to_f32(&left[0]), &wanted);
         });
 
         let arguments = [
-            Argument::Numbers(q),
-            Argument::Numbers(rows.clone()),
-            Argument::Numbers(rows.clone()),
-            Argument::Numbers(rows),
-            Argument::Numbers(gain),
+            Argument::F32(q),
+            Argument::F32(rows.clone()),
+            Argument::F32(rows.clone()),
+            Argument::F32(rows),
+            Argument::F32(gain),
             Argument::Output(bytes_of(&before)),
             words(|row| row.0),
             words(|row| row.1),
@@ -305,8 +305,8 @@ fn mla_heads_share_latents() {
         *SHAPE.write().unwrap() = Some(attend(Some(prepare)));
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
-            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[0]), &near(&wide(&lines)));
-            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[1]), &wanted);
+            compare(&format!("{level:?} {sizes:?}"), &to_f32(&left[0]), &near(&to_f64(&lines)));
+            compare(&format!("{level:?} {sizes:?}"), &to_f32(&left[1]), &wanted);
         });
     }
 }
@@ -317,17 +317,17 @@ fn load_latents_reads_a_kv_tile() {
     let mut random = Random(24);
     for [_, width, rope_width] in SHAPES {
         let record = width + rope_width;
-        let lines = random.numbers(SLOTS * CONTEXT * record);
+        let lines = random.floats(SLOTS * CONTEXT * record);
         let (begin, rows) = (7, 70);
-        let own = wide(&lines[place((1, begin), record)..][..rows * record]);
+        let own = to_f64(&lines[place((1, begin), record)..][..rows * record]);
         let part = |range: std::ops::Range<usize>| -> Vec<(f64, f64)> {
             let line = |line: &[f64]| line[range.clone()].to_vec();
             own.chunks_exact(record).flat_map(line).map(|x| (x, 0.0)).collect()
         };
         let kernel = kernel("load_latents", vec!["latents", "slots", "latent_tile", "k_rope"], run);
         let arguments = [
-            Argument::Numbers(lines),
-            Argument::Words(vec![1]),
+            Argument::F32(lines),
+            Argument::U32(vec![1]),
             Argument::Output(NAN.repeat(rows * width)),
             Argument::Output(NAN.repeat(rows * rope_width)),
         ];
@@ -335,8 +335,8 @@ fn load_latents_reads_a_kv_tile() {
         each_level(|level, threads| {
             let scalars = [rows as u32, CONTEXT as u32, begin];
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
-            compare(&format!("{level:?} {width}"), &numbers_of(&left[0]), &part(0..width));
-            compare(&format!("{level:?} {rope_width}"), &numbers_of(&left[1]), &part(width..record));
+            compare(&format!("{level:?} {width}"), &to_f32(&left[0]), &part(0..width));
+            compare(&format!("{level:?} {rope_width}"), &to_f32(&left[1]), &part(width..record));
         });
     }
 }
@@ -349,17 +349,16 @@ fn attention_over_kv_splits_is_exact() {
     for [heads, keys, rope_width, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
         let (rows, first) = (5, 140);
         let (length, queries_pitch) = (first + rows, heads * keys + 3);
-        let q = random.numbers(rows * queries_pitch);
-        let q_rope = random.numbers(rows * heads * rope_width);
-        let [k, t, v] =
-            [heads * keys, rope_width, heads * values].map(|width| random.numbers(length * width));
+        let q = random.floats(rows * queries_pitch);
+        let q_rope = random.floats(rows * heads * rope_width);
+        let [k, t, v] = [heads * keys, rope_width, heads * values].map(|width| random.floats(length * width));
         let mut wanted = Vec::new();
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let plain = &q[row * queries_pitch + head * keys..][..keys];
-            let query = wide(&[plain, &q_rope[(row * heads + head) * rope_width..][..rope_width]].concat());
+            let query = to_f64(&[plain, &q_rope[(row * heads + head) * rope_width..][..rope_width]].concat());
             let score = |position: usize| {
                 let key = &k[(position * heads + head) * keys..][..keys];
-                let key = wide(&[key, &t[position * rope_width..][..rope_width]].concat());
+                let key = to_f64(&[key, &t[position * rope_width..][..rope_width]].concat());
                 f64::from(SCALE) * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>()
             };
             let scores: Vec<f64> = (0..=first + row).map(score).collect();
@@ -368,7 +367,8 @@ fn attention_over_kv_splits_is_exact() {
             let total: f64 = weights.iter().sum();
             let mut sums = vec![(0.0, 0.0); values];
             for (position, weight) in weights.iter().enumerate() {
-                for (sum, v) in sums.iter_mut().zip(wide(&v[(position * heads + head) * values..][..values]))
+                for (sum, v) in
+                    sums.iter_mut().zip(to_f64(&v[(position * heads + head) * values..][..values]))
                 {
                     // Scores are about 4, and so is the error of a weight.
                     *sum = (sum.0 + weight / total * v, sum.1 + 8.0 * weight / total * v.abs());
@@ -384,17 +384,16 @@ fn attention_over_kv_splits_is_exact() {
             let mut left = [NAN.repeat(rows * heads * values), NAN.repeat(rows * heads * 2)];
             for begin in (0..length).step_by(57) {
                 let end = length.min(begin + 57);
-                let part = |x: &[f32]| {
-                    Argument::Numbers(x[x.len() / length * begin..x.len() / length * end].to_vec())
-                };
+                let part =
+                    |x: &[f32]| Argument::F32(x[x.len() / length * begin..x.len() / length * end].to_vec());
                 let [out, carried] = left.clone().map(Argument::Output);
                 let arguments = [
-                    Argument::Numbers(q.clone()),
-                    Argument::Numbers(q_rope.clone()),
+                    Argument::F32(q.clone()),
+                    Argument::F32(q_rope.clone()),
                     part(&k),
                     part(&t),
                     part(&v),
-                    Argument::Words((first as u32..length as u32).collect()),
+                    Argument::U32((first as u32..length as u32).collect()),
                     out,
                     carried,
                 ];
@@ -403,7 +402,7 @@ fn attention_over_kv_splits_is_exact() {
                     .try_into()
                     .expect("it writes two");
             }
-            compare(&format!("{level:?} {shape:?}"), &numbers_of(&left[0]), &wanted);
+            compare(&format!("{level:?} {shape:?}"), &to_f32(&left[0]), &wanted);
         });
     }
 }

@@ -8,19 +8,19 @@ mod mixer;
 
 use forge_runtime::cpu;
 use forge_runtime::ops;
-use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
+use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, run_kernel, to_f32};
 
 /// Rows of two slots: one continues at position 5, is interrupted by one that starts, and continues.
 const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
 const SLOTS: usize = 2;
 const SCALARS: [u32; 1] = [ROWS.len() as u32];
 
-fn wide(numbers: &[f32]) -> Vec<f64> {
+fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
 fn column(of: impl Fn(&(u32, u32)) -> u32) -> Argument {
-    Argument::Words(ROWS.iter().map(of).collect())
+    Argument::U32(ROWS.iter().map(of).collect())
 }
 
 /// The tolerance of values of about 1: four ULP of f32, for terms that cancel.
@@ -33,9 +33,9 @@ fn convolutions_read_the_conv_state_of_their_slot() {
     kernel_under_test!(SHAPE, ops::CausalConv, cpu::convolve);
     let mut random = Random(11);
     for (width, count) in [(300, 4), (1, 2), (50, 5)] {
-        let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
-        let before = random.numbers(SLOTS * count * width);
-        let mut conv_state: Vec<(f64, f64)> = wide(&before).into_iter().map(|x| (x, 0.0)).collect();
+        let (x, taps) = (random.floats(ROWS.len() * width), random.floats(width * count));
+        let before = random.floats(SLOTS * count * width);
+        let mut conv_state: Vec<(f64, f64)> = to_f64(&before).into_iter().map(|x| (x, 0.0)).collect();
         let mut wanted = Vec::new();
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
@@ -51,8 +51,8 @@ fn convolutions_read_the_conv_state_of_their_slot() {
         }
         let kernel = kernel("convolve", vec!["x", "taps", "slots", "positions", "conv_state", "y"], run);
         let arguments = [
-            Argument::Numbers(x),
-            Argument::Numbers(taps),
+            Argument::F32(x),
+            Argument::F32(taps),
             column(|row| row.0),
             column(|row| row.1),
             Argument::Output(bytes_of(&before)),
@@ -62,8 +62,8 @@ fn convolutions_read_the_conv_state_of_their_slot() {
             Some(ops::CausalConv { width, taps: count, pitch: width, activation: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-            compare(&format!("conv_state {level:?} {width}"), &numbers_of(&left[0]), &conv_state);
-            compare(&format!("{level:?} {width}"), &numbers_of(&left[1]), &wanted);
+            compare(&format!("conv_state {level:?} {width}"), &to_f32(&left[0]), &conv_state);
+            compare(&format!("{level:?} {width}"), &to_f32(&left[1]), &wanted);
         });
     }
 }
@@ -74,18 +74,18 @@ fn the_state_is_updated_row_by_row() {
     let mut random = Random(12);
     for (key_heads, heads, keys, values) in [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11)] {
         let (scale, epsilon, rows) = (0.25, 1e-6, ROWS.len());
-        let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
-        let value = random.numbers(rows * heads * values);
+        let [query, key] = [0; 2].map(|_| random.floats(rows * key_heads * keys));
+        let value = random.floats(rows * heads * values);
         // From full decay to none: time steps from -200 to 200.
-        let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
-        let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
-        let [a_log, dt_bias] = [0; 2].map(|_| random.numbers(heads));
-        let before = random.numbers(SLOTS * heads * values * keys);
-        let (mut recurrent_state, mut output) = (wide(&before), vec![0.0; rows * heads * values]);
+        let dt: Vec<f32> = random.floats(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let beta: Vec<f32> = random.floats(rows * heads).iter().map(|x| x.abs()).collect();
+        let [a_log, dt_bias] = [0; 2].map(|_| random.floats(heads));
+        let before = random.floats(SLOTS * heads * values * keys);
+        let (mut recurrent_state, mut output) = (to_f64(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
-                    let part = wide(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
+                    let part = to_f64(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
                     let length = (part.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
                     part.iter().map(|x| x / length).collect()
                 };
@@ -120,7 +120,7 @@ fn the_state_is_updated_row_by_row() {
             "heads",
         ];
         let kernel = kernel("delta_rule", names.to_vec(), run);
-        let inputs = [query, key, value, dt, beta, a_log, dt_bias].map(Argument::Numbers);
+        let inputs = [query, key, value, dt, beta, a_log, dt_bias].map(Argument::F32);
         let outputs =
             [Argument::Output(bytes_of(&before)), Argument::Output(NAN.repeat(rows * heads * values))];
         let arguments: Vec<Argument> =
@@ -129,12 +129,8 @@ fn the_state_is_updated_row_by_row() {
             Some(ops::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: None });
         each_level(|level, threads| {
             let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-            compare(
-                &format!("recurrent_state {level:?} {keys}"),
-                &numbers_of(&left[0]),
-                &near(&recurrent_state),
-            );
-            compare(&format!("{level:?} {keys}"), &numbers_of(&left[1]), &near(&output));
+            compare(&format!("recurrent_state {level:?} {keys}"), &to_f32(&left[0]), &near(&recurrent_state));
+            compare(&format!("{level:?} {keys}"), &to_f32(&left[1]), &near(&output));
         });
     }
 }
@@ -149,10 +145,10 @@ fn mixers() -> [mixer::Shape; 4] {
 
 fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
     mixer::Weights {
-        taps: random.numbers(shape.channels() * shape.taps),
-        a_log: random.numbers(shape.heads),
-        dt_bias: random.numbers(shape.heads),
-        gain: random.numbers(shape.values),
+        taps: random.floats(shape.channels() * shape.taps),
+        a_log: random.floats(shape.heads),
+        dt_bias: random.floats(shape.heads),
+        gain: random.floats(shape.values),
     }
 }
 
@@ -168,11 +164,11 @@ fn delta_rule_convolves_updates_and_gates() {
     let mut random = Random(13);
     for shape in mixers() {
         let (weights, rows) = (weights(&mut random, &shape), ROWS.len());
-        let inputs = random.numbers(rows * shape.inputs());
+        let inputs = random.floats(rows * shape.inputs());
         let of_slot = shape.taps * shape.channels();
-        let conv_state_before = random.numbers(SLOTS * of_slot);
-        let before = random.numbers(SLOTS * shape.recurrent_state());
-        let (mut conv_state, mut recurrent_state) = (wide(&conv_state_before), wide(&before));
+        let conv_state_before = random.floats(SLOTS * of_slot);
+        let before = random.floats(SLOTS * shape.recurrent_state());
+        let (mut conv_state, mut recurrent_state) = (to_f64(&conv_state_before), to_f64(&before));
         let (mut convolved, mut output) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
@@ -184,7 +180,7 @@ fn delta_rule_convolves_updates_and_gates() {
             output.extend(mixer::update_state(
                 &shape,
                 &weights,
-                [&made, &wide(row)],
+                [&made, &to_f64(row)],
                 recurrent_state,
                 position,
             ));
@@ -199,8 +195,8 @@ fn delta_rule_convolves_updates_and_gates() {
             activation: Some(ops::Activation::Silu),
         });
         let arguments = [
-            Argument::Numbers(inputs.clone()),
-            Argument::Numbers(weights.taps.clone()),
+            Argument::F32(inputs.clone()),
+            Argument::F32(weights.taps.clone()),
             column(|row| row.0),
             column(|row| row.1),
             Argument::Output(bytes_of(&conv_state_before)),
@@ -208,8 +204,8 @@ fn delta_rule_convolves_updates_and_gates() {
         ];
         each_level(|level, threads| {
             let left = run_kernel(convolve, &arguments, &SCALARS, level, threads);
-            compare(&format!("conv_state {shape:?}"), &numbers_of(&left[0]), &near(&conv_state));
-            compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
+            compare(&format!("conv_state {shape:?}"), &to_f32(&left[0]), &near(&conv_state));
+            compare(&format!("convolved {shape:?}"), &to_f32(&left[1]), &near(&convolved));
         });
         check_delta_rule(&shape, &weights, [as_f32, inputs, before], [&recurrent_state, &output]);
     }
@@ -227,10 +223,10 @@ fn check_delta_rule(
         ["convolved", "inputs", "a_log", "dt_bias", "gain", "slots", "positions", "recurrent_state", "heads"];
     let kernel = kernel("delta_rule", names.to_vec(), run);
     let [a_log, dt_bias, gain] =
-        [&weights.a_log, &weights.dt_bias, &weights.gain].map(|it| Argument::Numbers(it.clone()));
+        [&weights.a_log, &weights.dt_bias, &weights.gain].map(|it| Argument::F32(it.clone()));
     let arguments = [
-        Argument::Numbers(convolved),
-        Argument::Numbers(inputs),
+        Argument::F32(convolved),
+        Argument::F32(inputs),
         a_log,
         dt_bias,
         gain,
@@ -242,8 +238,8 @@ fn check_delta_rule(
     *SHAPE.write().unwrap() = Some(rule(shape));
     each_level(|level, threads| {
         let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
-        compare(&format!("recurrent_state {shape:?}"), &numbers_of(&left[0]), &near(recurrent_state));
-        compare(&format!("heads {shape:?}"), &numbers_of(&left[1]), &near(output));
+        compare(&format!("recurrent_state {shape:?}"), &to_f32(&left[0]), &near(recurrent_state));
+        compare(&format!("heads {shape:?}"), &to_f32(&left[1]), &near(output));
     });
 }
 
@@ -268,12 +264,12 @@ fn delta_step_processes_one_row_of_a_slot() {
         // One slot continues, the other starts.
         for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
             let weights = weights(&mut random, &shape);
-            let inputs = random.numbers(rows.len() * shape.inputs());
+            let inputs = random.floats(rows.len() * shape.inputs());
             let of_slot = shape.taps * shape.channels();
             let [conv_state_before, before] =
-                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
+                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.floats(count));
             let (mut conv_state, mut recurrent_state, mut output) =
-                (wide(&conv_state_before), wide(&before), Vec::new());
+                (to_f64(&conv_state_before), to_f64(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
                 let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
                 let made = mixer::convolve(&shape, &weights.taps, row, conv_state, *position);
@@ -282,15 +278,15 @@ fn delta_step_processes_one_row_of_a_slot() {
                 output.extend(mixer::update_state(
                     &shape,
                     &weights,
-                    [&made, &wide(row)],
+                    [&made, &to_f64(row)],
                     recurrent_state,
                     *position,
                 ));
             }
             let mixer::Weights { taps, a_log, dt_bias, gain } = weights;
-            let numbers = [inputs, taps, a_log, dt_bias, gain].map(Argument::Numbers);
+            let numbers = [inputs, taps, a_log, dt_bias, gain].map(Argument::F32);
             let words = [rows.map(|row| row.0), rows.map(|row| row.1)]
-                .map(|words| Argument::Words(words.iter().map(|word| *word as u32).collect()));
+                .map(|words| Argument::U32(words.iter().map(|word| *word as u32).collect()));
             let outputs = [bytes_of(&conv_state_before), bytes_of(&before), NAN.repeat(output.len())];
             let arguments: Vec<Argument> =
                 numbers.into_iter().chain(words).chain(outputs.map(Argument::Output)).collect();
@@ -298,7 +294,7 @@ fn delta_step_processes_one_row_of_a_slot() {
             each_level(|level, threads| {
                 let left = run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads);
                 for (bytes, wanted) in left.iter().zip([&conv_state, &recurrent_state, &output]) {
-                    compare(&format!("{shape:?}"), &numbers_of(bytes), &near(wanted));
+                    compare(&format!("{shape:?}"), &to_f32(bytes), &near(wanted));
                 }
             });
         }

@@ -31,7 +31,7 @@ const LAYERS: [Layer; 4] = [
     Layer { rows: 20, experts: 5, chosen: 5, width: 33, inner: 8, tile_rows: 32, biased: false },
 ];
 
-fn numbers(count: usize, seed: usize) -> Vec<f32> {
+fn floats(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| (((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0) * 0.9).collect()
 }
 
@@ -140,7 +140,7 @@ fn product(matrix: &[f32], row: usize, x: &[f64]) -> f64 {
     matrix[row * x.len()..].iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()
 }
 
-fn wide(numbers: &[f32]) -> Vec<f64> {
+fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(|number| f64::from(*number)).collect()
 }
 
@@ -162,9 +162,9 @@ fn expert_gemm_matches_the_reference() {
             .collect();
         let program = Program::compile(&assemble(&kernels, "")).unwrap_or_else(|error| panic!("{error}"));
         let mut sim = Sim::new(&program).unwrap();
-        let (gate_up, down) = (numbers(experts * 2 * inner * width, 1), numbers(experts * width * inner, 2));
-        let biases = [numbers(experts * 2 * inner, 3), numbers(experts * width, 4)];
-        let (x, before) = (numbers(rows * width, 5), numbers(rows * width, 6));
+        let (gate_up, down) = (floats(experts * 2 * inner * width, 1), floats(experts * width * inner, 2));
+        let biases = [floats(experts * 2 * inner, 3), floats(experts * width, 4)];
+        let (x, before) = (floats(rows * width, 5), floats(rows * width, 6));
         let [gate_up_id, down_id, inner_bias, down_bias, x_id, y_id, routes] = [
             &in_cache(&padded(&gate_up, width), experts, layer.record()),
             &in_cache(&padded(&down, inner), experts, layer.record()),
@@ -218,8 +218,8 @@ fn expert_gemm_matches_the_reference() {
         };
         let bias = |matrix: usize, row: usize| if biased { f64::from(biases[matrix][row]) } else { 0.0 };
         for row in 0..rows {
-            let mut sums = wide(&before[row * width..][..width]);
-            let x = wide(&x[row * width..][..width]);
+            let mut sums = to_f64(&before[row * width..][..width]);
+            let x = to_f64(&x[row * width..][..width]);
             for place in 0..chosen {
                 let expert = layer.expert(row, place);
                 let part = |at: usize| product(&gate_up, at, &x) + bias(0, at);

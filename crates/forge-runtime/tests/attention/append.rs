@@ -1,9 +1,9 @@
 //! KV cache append, with and without RoPE.
 
-use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, to_f32};
 use crate::{
-    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rope_parameters, rotated, rows_of_a_batch,
-    seventh, wide,
+    cache_bytes, cache_unit, cache_values, long, normed, of_size, rope_parameters, rotated, rows_of_a_batch,
+    seventh, to_f64,
 };
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, RopeParameters};
@@ -16,25 +16,25 @@ fn append_writes_keys_and_values() {
         [(1, 1, 2, Format::F32), (5, 3, 10, Format::F16), (6, 2, 64, Format::F32)]
     {
         let context = 9;
-        let [key, value] = [0; 2].map(|_| random.numbers(rows * key_heads * width));
+        let [key, value] = [0; 2].map(|_| random.floats(rows * key_heads * width));
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let before = random.numbers(2 * key_heads * context * width);
+        let before = random.floats(2 * key_heads * context * width);
         let wanted = [&key, &value].map(|of_rows| {
-            let mut all = wide(&before);
+            let mut all = to_f64(&before);
             for (index, head) in of_rows.chunks_exact(width).enumerate() {
                 let row = index / key_heads;
                 let start = (slots[row] as usize * key_heads + index % key_heads) * context;
                 let start = (start + positions[row] as usize) * width;
-                all[start..start + width].copy_from_slice(&wide(head));
+                all[start..start + width].copy_from_slice(&to_f64(head));
             }
             of_size(all, cache_unit(cache))
         });
         let kernel = kernel("append", vec!["key", "value", "slots", "positions", "keys", "values"], run);
         let arguments = [
-            Argument::Numbers(key),
-            Argument::Numbers(value),
-            Argument::Words(slots),
-            Argument::Words(positions),
+            Argument::F32(key),
+            Argument::F32(value),
+            Argument::U32(slots),
+            Argument::U32(positions),
             Argument::Output(cache_bytes(&before, cache)),
             Argument::Output(cache_bytes(&before, cache)),
         ];
@@ -42,7 +42,7 @@ fn append_writes_keys_and_values() {
         each_level(|level, threads| {
             let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             for (got, wanted) in got.iter().zip(&wanted) {
-                compare(&format!("{level:?} {rows} {width}"), &cache_numbers(got, cache), wanted);
+                compare(&format!("{level:?} {rows} {width}"), &cache_values(got, cache), wanted);
             }
         });
     }
@@ -73,11 +73,11 @@ pub(crate) fn raw(
         KvSource::Keys => query_heads + key_heads,
         KvSource::Nothing => query_heads,
     };
-    let qkv = random.numbers(positions.len() * row_heads * width);
-    let gains = [0; 2].map(|_| random.numbers(width));
+    let qkv = random.floats(positions.len() * row_heads * width);
+    let gains = [0; 2].map(|_| random.floats(width));
     let (mut queries, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (row, &position) in qkv.chunks_exact(row_heads * width).zip(positions) {
-        let mut heads = row.chunks_exact(width).map(wide);
+        let mut heads = row.chunks_exact(width).map(to_f64);
         let of_queries: Vec<_> = heads.by_ref().take(query_heads).collect();
         let of_keys: Vec<_> = heads.by_ref().take(key_heads).collect();
         let of_values = match kv_source {
@@ -138,9 +138,9 @@ fn rope_append_normalizes_rotates_and_appends() {
             ops::RopeAppend { query_heads, key_heads, width, cache, ring: None, kv_source, norm, rope };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &seen, &positions);
-        let before = random.numbers(2 * key_heads * context * width);
+        let before = random.floats(2 * key_heads * context * width);
         let cached = [&raw.keys, &raw.values].map(|of_rows| {
-            let mut all = wide(&before);
+            let mut all = to_f64(&before);
             for (index, head) in of_rows.chunks_exact(width).enumerate() {
                 let row = index / key_heads;
                 let start = (slots[row] as usize * key_heads + index % key_heads) * context;
@@ -152,15 +152,15 @@ fn rope_append_normalizes_rotates_and_appends() {
             of_size(all, size * cache_unit(cache))
         });
         let mut buffers = vec!["qkv"];
-        let mut arguments = vec![Argument::Numbers(raw.qkv)];
+        let mut arguments = vec![Argument::F32(raw.qkv)];
         if norm.is_some() {
             buffers.extend(["query_gain", "key_gain"]);
-            arguments.extend(raw.gains.map(Argument::Numbers));
+            arguments.extend(raw.gains.map(Argument::F32));
         }
         buffers.extend(["slots", "positions", "q", "keys", "values"]);
         arguments.extend([
-            Argument::Words(slots),
-            Argument::Words(positions),
+            Argument::U32(slots),
+            Argument::U32(positions),
             Argument::Output(NAN.repeat(rows * query_heads * width)),
             Argument::Output(cache_bytes(&before, cache)),
             Argument::Output(cache_bytes(&before, cache)),
@@ -171,9 +171,9 @@ fn rope_append_normalizes_rotates_and_appends() {
         each_level(|level, threads| {
             let what = format!("{level:?} {shape:?}");
             let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
-            compare(&what, &numbers_of(&got[0]), &queries);
+            compare(&what, &to_f32(&got[0]), &queries);
             for (got, wanted) in got[1..].iter().zip(&cached) {
-                compare(&what, &cache_numbers(got, cache), wanted);
+                compare(&what, &cache_values(got, cache), wanted);
             }
         });
     }

@@ -1,8 +1,8 @@
 //! Attention, with separate and with fused preparation of queries and keys.
 
 use crate::append::raw;
-use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
-use crate::{cache_bytes, cache_numbers, of_size, rope_parameters, rows_of_a_batch, wide};
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, to_f32};
+use crate::{cache_bytes, cache_values, of_size, rope_parameters, rows_of_a_batch, to_f64};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
@@ -19,7 +19,7 @@ fn cached(
     cache: Format,
     seen: impl Fn(u32) -> usize,
 ) -> Cached {
-    let mut all = random.numbers(2 * key_heads * context * width);
+    let mut all = random.floats(2 * key_heads * context * width);
     for slot in 0..2 {
         for head in 0..key_heads {
             let start = (slot * key_heads + head) * context;
@@ -27,7 +27,7 @@ fn cached(
         }
     }
     let bytes = cache_bytes(&all, cache);
-    Cached { numbers: cache_numbers(&bytes, cache), bytes }
+    Cached { numbers: cache_values(&bytes, cache), bytes }
 }
 
 /// The expected output of one query head: `scores` of the visible positions, and the start of the values of
@@ -107,8 +107,8 @@ fn attend_is_softmax_times_values() {
             sinks,
             prologue: None,
         };
-        let q = random.numbers(rows * query_heads * width);
-        let sink: Vec<f32> = random.numbers(query_heads).into_iter().map(|sink| 3.0 * sink).collect();
+        let q = random.floats(rows * query_heads * width);
+        let sink: Vec<f32> = random.floats(query_heads).into_iter().map(|sink| 3.0 * sink).collect();
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let seen = |slot: u32| {
             let of_slot = (0..rows).filter(|&row| slots[row] == slot);
@@ -122,7 +122,7 @@ fn attend_is_softmax_times_values() {
                 let start = (slots[row] as usize * key_heads + key_head) * context * width;
                 wanted.extend(attended(
                     &shape,
-                    &wide(&q[(row * query_heads + head) * width..][..width]),
+                    &to_f64(&q[(row * query_heads + head) * width..][..width]),
                     &keys.numbers[start..],
                     &values.numbers[start..],
                     positions[row] as usize,
@@ -133,15 +133,15 @@ fn attend_is_softmax_times_values() {
         let wanted = of_size(wanted, 2.0);
         let mut buffers = vec!["q", "keys", "values"];
         let mut arguments =
-            vec![Argument::Numbers(q), Argument::Bytes(keys.bytes), Argument::Bytes(values.bytes)];
+            vec![Argument::F32(q), Argument::Bytes(keys.bytes), Argument::Bytes(values.bytes)];
         if sinks {
             buffers.push("sinks");
-            arguments.push(Argument::Numbers(sink));
+            arguments.push(Argument::F32(sink));
         }
         buffers.extend(["slots", "positions", "heads"]);
         arguments.extend([
-            Argument::Words(slots),
-            Argument::Words(positions),
+            Argument::U32(slots),
+            Argument::U32(positions),
             Argument::Output(NAN.repeat(wanted.len())),
         ]);
         let kernel = kernel("attend", buffers, run);
@@ -150,7 +150,7 @@ fn attend_is_softmax_times_values() {
             let run =
                 |threads| run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             let heads = run(1);
-            compare(&format!("{level:?} {rows} rows {shape:?}"), &numbers_of(&heads[0]), &wanted);
+            compare(&format!("{level:?} {rows} rows {shape:?}"), &to_f32(&heads[0]), &wanted);
             assert_eq!(heads, run(3), "{level:?} {rows} rows {shape:?} on more threads");
         });
     }
@@ -211,7 +211,7 @@ fn attention_prologue_prepares_its_row() {
         let slots: Vec<u32> = (0..rows).map(|row| 1 - row as u32).collect();
         let positions: Vec<u32> = (0..rows).map(|row| position + row as u32).collect();
         let raw = raw(&mut random, [query_heads, key_heads, width], (kv_source, norm), &rope, &positions);
-        let sink = random.numbers(query_heads);
+        let sink = random.floats(query_heads);
         let appends = kv_source != nothing;
         let own = u32::from(!appends);
         let seen = |slot: u32| if slots.contains(&slot) { (position + 1 - slot + own) as usize } else { 0 };
@@ -250,27 +250,27 @@ fn attention_prologue_prepares_its_row() {
         // A key may be rounded to an adjacent f16 value.
         let wanted = of_size(wanted, if cache == Format::F16 { 500.0 } else { 5.0 });
         let mut buffers = vec![if appends { "qkv" } else { "q" }];
-        let mut arguments = vec![Argument::Numbers(raw.qkv.clone())];
+        let mut arguments = vec![Argument::F32(raw.qkv.clone())];
         if norm.is_some() {
             let gains = if appends { 2 } else { 1 };
             buffers.extend(&["query_gain", "key_gain"][..gains]);
-            arguments.extend(raw.gains.map(Argument::Numbers).into_iter().take(gains));
+            arguments.extend(raw.gains.map(Argument::F32).into_iter().take(gains));
         }
         buffers.extend(["keys", "values"]);
         let cached = if appends { Argument::Output } else { Argument::Bytes };
         arguments.extend(before.map(|before| cached(before.bytes)));
         if sinks {
             buffers.push("sinks");
-            arguments.push(Argument::Numbers(sink));
+            arguments.push(Argument::F32(sink));
         }
         if gates.is_some() {
             buffers.push("gates");
-            arguments.push(Argument::Numbers(raw.qkv));
+            arguments.push(Argument::F32(raw.qkv));
         }
         buffers.extend(["slots", "positions", "heads"]);
         arguments.extend([
-            Argument::Words(slots),
-            Argument::Words(positions),
+            Argument::U32(slots),
+            Argument::U32(positions),
             Argument::Output(NAN.repeat(wanted.len())),
         ]);
         let kernel = kernel("attend", buffers, run);
@@ -281,9 +281,9 @@ fn attention_prologue_prepares_its_row() {
                 |threads| run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             let got = run(1);
             let (heads, caches) = got.split_last().unwrap();
-            compare(&what, &numbers_of(heads), &wanted);
+            compare(&what, &to_f32(heads), &wanted);
             for (got, wanted) in caches.iter().zip(&after) {
-                for (got, wanted) in cache_numbers(got, cache).iter().zip(wanted) {
+                for (got, wanted) in cache_values(got, cache).iter().zip(wanted) {
                     let near = (got - wanted).abs() <= 1e-3 * wanted.abs().max(1e-3);
                     assert!(near || (got.is_nan() && wanted.is_nan()), "{what}: {got}, not {wanted}");
                 }

@@ -18,7 +18,7 @@ mod rope;
 use forge_runtime::ops::{Format, LongContext, Pairing, RopeParameters};
 use half::f16;
 use std::borrow::Cow;
-use support::{Random, bytes_of, numbers_of};
+use support::{Random, bytes_of, to_f32};
 
 /// Frequencies of base 10,000.
 pub(crate) fn rope_parameters(pairs: usize, pairing: Pairing, magnitude: f32) -> RopeParameters {
@@ -48,7 +48,7 @@ pub(crate) fn rotated(head: &[f64], rope: &RopeParameters, position: u32) -> Vec
     rotated
 }
 
-pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
+pub(crate) fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
@@ -76,12 +76,12 @@ pub(crate) fn cache_bytes(values: &[f32], cache: Format) -> Vec<u8> {
     }
 }
 
-pub(crate) fn cache_numbers(bytes: &[u8], cache: Format) -> Vec<f32> {
+pub(crate) fn cache_values(bytes: &[u8], cache: Format) -> Vec<f32> {
     match cache {
         Format::F16 => {
             bytes.chunks_exact(2).map(|v| f16::from_ne_bytes(v.try_into().unwrap()).to_f32()).collect()
         }
-        _ => numbers_of(bytes),
+        _ => to_f32(bytes),
     }
 }
 

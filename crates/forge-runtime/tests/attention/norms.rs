@@ -1,7 +1,7 @@
 //! Norms and elementwise functions.
 
-use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel, silu};
-use crate::{normed, wide};
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, silu, to_f32};
+use crate::{normed, to_f64};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Activation, Function, UnaryOp};
 
@@ -20,24 +20,24 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
         (6, 128, 3, false, true),
     ] {
         let epsilon = 1e-5_f32;
-        let x = random.numbers(rows * parts * width);
-        let gains = random.numbers(width);
+        let x = random.floats(rows * parts * width);
+        let gains = random.floats(width);
         let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
         let wanted: Vec<(f64, f64)> = wanted_rows
             .iter()
             .flat_map(|row| x[row * parts * width..(row + 1) * parts * width].chunks_exact(width))
-            .flat_map(|part| normed(&wide(part), gain.then_some(&gains), epsilon))
+            .flat_map(|part| normed(&to_f64(part), gain.then_some(&gains), epsilon))
             .map(|y| (y, y.abs()))
             .collect();
         let mut buffers = vec!["x"];
-        let mut arguments = vec![Argument::Numbers(x)];
+        let mut arguments = vec![Argument::F32(x)];
         if gain {
             buffers.push("gain");
-            arguments.push(Argument::Numbers(gains));
+            arguments.push(Argument::F32(gains));
         }
         if gather {
             buffers.push("wanted");
-            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+            arguments.push(Argument::U32(wanted_rows.iter().map(|&row| row as u32).collect()));
         }
         buffers.push("y");
         arguments.push(Argument::Output(NAN.repeat(wanted.len())));
@@ -45,7 +45,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
         *SHAPE.write().unwrap() = Some(ops::RmsNorm { width, parts, epsilon, gain, gather, pitch: None });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
-            compare(&format!("{level:?} {rows} {width} {parts}"), &numbers_of(&y[0]), &wanted);
+            compare(&format!("{level:?} {rows} {width} {parts}"), &to_f32(&y[0]), &wanted);
         });
     }
 }
@@ -62,29 +62,29 @@ fn norm_add_is_in_place() {
         (1, 4096, true, false, Some(ops::Squares { partials: 1, gain: false })),
     ] {
         let epsilon = 1e-5_f32;
-        let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
-        let [norm_gain, next_gain] = [0; 2].map(|_| random.numbers(width));
-        let times = random.numbers(1);
+        let [x, stream] = [0; 2].map(|_| random.floats(rows * width));
+        let [norm_gain, next_gain] = [0; 2].map(|_| random.floats(width));
+        let times = random.floats(1);
         let added = x
             .chunks_exact(width)
-            .flat_map(|row| normed(&wide(row), gain.then_some(&norm_gain), epsilon))
+            .flat_map(|row| normed(&to_f64(row), gain.then_some(&norm_gain), epsilon))
             .collect::<Vec<_>>();
         let by = if factor { f64::from(times[0]) } else { 1.0 };
-        let sums: Vec<(f64, f64)> = wide(&stream)
+        let sums: Vec<(f64, f64)> = to_f64(&stream)
             .into_iter()
             .zip(added)
             .map(|(h, x)| (by * (h + x), by.abs() * (h.abs() + x.abs())))
             .collect();
         let bytes = stream.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let mut named = vec![("x", Argument::Numbers(x))];
+        let mut named = vec![("x", Argument::F32(x))];
         if gain {
-            named.push(("norm_gain", Argument::Numbers(norm_gain)));
+            named.push(("norm_gain", Argument::F32(norm_gain)));
         }
         if factor {
-            named.push(("factor", Argument::Numbers(times)));
+            named.push(("factor", Argument::F32(times)));
         }
         if squares.is_some_and(|squares| squares.gain) {
-            named.push(("gain", Argument::Numbers(next_gain.clone())));
+            named.push(("gain", Argument::F32(next_gain.clone())));
         }
         named.push(("stream", Argument::Output(bytes)));
         if squares.is_some_and(|squares| squares.gain) {
@@ -99,7 +99,7 @@ fn norm_add_is_in_place() {
         each_level(|level, threads| {
             let what = format!("{level:?} {rows} {width}");
             let written = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-            compare(&what, &numbers_of(&written[0]), &sums);
+            compare(&what, &to_f32(&written[0]), &sums);
             let Some(squares) = squares else { return };
             if squares.gain {
                 let gained: Vec<(f64, f64)> = sums
@@ -107,13 +107,13 @@ fn norm_add_is_in_place() {
                     .zip(&next_gain)
                     .map(|((sum, size), gain)| (sum * f64::from(*gain), size * f64::from(gain.abs())))
                     .collect();
-                compare(&what, &numbers_of(&written[1]), &gained);
+                compare(&what, &to_f32(&written[1]), &gained);
             }
             let total: f64 = sums.iter().map(|(sum, _)| sum * sum).sum();
             let size: f64 = sums.iter().map(|(_, size)| 2.0 * size * size).sum();
             let mut left = vec![(0.0, 0.0); squares.partials];
             left[0] = (total, size);
-            compare(&what, &numbers_of(written.last().unwrap()), &left);
+            compare(&what, &to_f32(written.last().unwrap()), &left);
         });
     }
 }
@@ -144,12 +144,12 @@ fn layer_norm_subtracts_the_mean() {
         (1, 4096, true, false),
     ] {
         let epsilon = 1e-5_f32;
-        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 3.0).collect();
-        let [gains, biases] = [0; 2].map(|_| random.numbers(width));
+        let x: Vec<f32> = random.floats(rows * width).into_iter().map(|x| x + 3.0).collect();
+        let [gains, biases] = [0; 2].map(|_| random.floats(width));
         let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
         let mut wanted = Vec::new();
         for row in &wanted_rows {
-            let row = wide(&x[row * width..(row + 1) * width]);
+            let row = to_f64(&x[row * width..(row + 1) * width]);
             let mean = row.iter().sum::<f64>() / width as f64;
             let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
             for (i, y) in normed(&rest, Some(&gains), epsilon).into_iter().enumerate() {
@@ -159,14 +159,14 @@ fn layer_norm_subtracts_the_mean() {
             }
         }
         let mut buffers = vec!["x", "gain"];
-        let mut arguments = vec![Argument::Numbers(x), Argument::Numbers(gains)];
+        let mut arguments = vec![Argument::F32(x), Argument::F32(gains)];
         if bias {
             buffers.push("bias");
-            arguments.push(Argument::Numbers(biases));
+            arguments.push(Argument::F32(biases));
         }
         if gather {
             buffers.push("wanted");
-            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+            arguments.push(Argument::U32(wanted_rows.iter().map(|&row| row as u32).collect()));
         }
         buffers.push("y");
         arguments.push(Argument::Output(NAN.repeat(wanted.len())));
@@ -174,7 +174,7 @@ fn layer_norm_subtracts_the_mean() {
         *SHAPE.write().unwrap() = Some(ops::LayerNorm { width, epsilon, bias, gather });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
-            compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
+            compare(&format!("{level:?} {rows} {width}"), &to_f32(&y[0]), &wanted);
         });
     }
 }
@@ -186,8 +186,8 @@ fn elementwise_applies_its_function() {
     for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
         // From tiny values to far beyond where the functions saturate.
         let spread = |x: f32| x * 10_f32.powi((x.to_bits() % 13) as i32 - 8);
-        let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
-        let b = random.numbers(rows * width);
+        let a: Vec<f32> = random.floats(rows * width).into_iter().map(spread).collect();
+        let b = random.floats(rows * width);
         for (function, binary) in [
             (Function::Unary(UnaryOp::Activate(Activation::Silu)), false),
             (Function::Unary(UnaryOp::Activate(Activation::GeluTanh)), false),
@@ -210,9 +210,9 @@ fn elementwise_applies_its_function() {
                 _ => 1,
             };
             let b = &b[..rows * width / spread];
-            let wanted: Vec<(f64, f64)> = wide(&a)
+            let wanted: Vec<(f64, f64)> = to_f64(&a)
                 .into_iter()
-                .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
+                .zip(to_f64(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
                 .map(|(a, b)| match function {
                     Function::Unary(UnaryOp::Activate(Activation::Silu)) => {
                         (silu(a), silu(a).abs().max(1e-30))
@@ -249,10 +249,10 @@ fn elementwise_applies_its_function() {
                 })
                 .collect();
             let mut buffers = vec!["a"];
-            let mut arguments = vec![Argument::Numbers(a.clone())];
+            let mut arguments = vec![Argument::F32(a.clone())];
             if binary {
                 buffers.push("b");
-                arguments.push(Argument::Numbers(b.to_vec()));
+                arguments.push(Argument::F32(b.to_vec()));
             }
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * width)));
@@ -260,7 +260,7 @@ fn elementwise_applies_its_function() {
             *SHAPE.write().unwrap() = Some(ops::Elementwise { function, width });
             each_level(|level, threads| {
                 let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-                compare(&format!("{level:?} {rows} {width} {function:?}"), &numbers_of(&y[0]), &wanted);
+                compare(&format!("{level:?} {rows} {width} {function:?}"), &to_f32(&y[0]), &wanted);
             });
         }
     }
@@ -271,15 +271,15 @@ fn slice_columns_copies_columns() {
     kernel_under_test!(SHAPE, ops::SliceColumns, cpu::slice_columns);
     let mut random = Random(9);
     for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
-        let x = random.numbers(rows * of);
+        let x = random.floats(rows * of);
         let taken = x.chunks_exact(of).flat_map(|row| &row[first..first + width]);
         let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
         let kernel = kernel("slice_columns", vec!["x", "y"], run);
-        let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
+        let arguments = [Argument::F32(x.clone()), Argument::Output(NAN.repeat(rows * width))];
         *SHAPE.write().unwrap() = Some(ops::SliceColumns { width, of });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32, first as u32], level, threads);
-            compare(&format!("{level:?} {rows} {width} of {of}"), &numbers_of(&y[0]), &wanted);
+            compare(&format!("{level:?} {rows} {width} of {of}"), &to_f32(&y[0]), &wanted);
         });
     }
 }

@@ -2,7 +2,7 @@
 //! attention over the dequantized values.
 
 use crate::rope_parameters;
-use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
+use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, run_kernel, to_f32};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing};
 use half::f16;
@@ -45,19 +45,19 @@ fn quantization_matches_f32_rounding() {
     let mut random = Random(31);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
-        let qkv = random.numbers(rows * 4 * HEADS * width);
-        let gains = [0; 2].map(|_| random.numbers(width));
-        let before = random.numbers(HEADS * CONTEXT * width);
+        let qkv = random.floats(rows * 4 * HEADS * width);
+        let gains = [0; 2].map(|_| random.floats(width));
+        let before = random.floats(HEADS * CONTEXT * width);
         let mut buffers = vec!["qkv"];
-        let mut first = vec![Argument::Numbers(qkv)];
+        let mut first = vec![Argument::F32(qkv)];
         if norm.is_some() {
             buffers.extend(["query_gain", "key_gain"]);
-            first.extend(gains.map(Argument::Numbers));
+            first.extend(gains.map(Argument::F32));
         }
         buffers.extend(["slots", "positions", "q", "keys", "values"]);
         first.extend([
-            Argument::Words(vec![0; rows]),
-            Argument::Words((0..rows as u32).map(|row| row + 40).collect()),
+            Argument::U32(vec![0; rows]),
+            Argument::U32((0..rows as u32).map(|row| row + 40).collect()),
             Argument::Output(NAN.repeat(rows * 2 * HEADS * width)),
         ]);
         let kernel = kernel("rope_append", buffers, run);
@@ -84,7 +84,7 @@ fn quantization_matches_f32_rounding() {
             let codes = run_kernel(kernel, &of_codes, &scalars, level, threads);
             assert_eq!(codes[0], numbers[0], "{level:?} {width}: queries");
             for which in [1, 2] {
-                let wanted = coded(&numbers_of(&numbers[which]), width);
+                let wanted = coded(&to_f32(&numbers[which]), width);
                 assert!(codes[which] == wanted, "{level:?} {width}");
             }
         });
@@ -99,8 +99,8 @@ fn attention_reads_dequantized_caches() {
     for (width, rows, window) in
         [(32, 1, None), (64, 9, Some(20)), (96, 30, None), (256, 2, None), (512, 1, None)]
     {
-        let caches = [0; 2].map(|_| coded(&random.numbers(HEADS * CONTEXT * width), width));
-        let q = random.numbers(rows * 3 * HEADS * width);
+        let caches = [0; 2].map(|_| coded(&random.floats(HEADS * CONTEXT * width), width));
+        let q = random.floats(rows * 3 * HEADS * width);
         let shape = |cache| ops::Attend {
             gates: None,
             query_heads: 3 * HEADS,
@@ -116,11 +116,11 @@ fn attention_reads_dequantized_caches() {
         };
         let given = |[keys, values]: [Vec<u8>; 2]| {
             [
-                Argument::Numbers(q.clone()),
+                Argument::F32(q.clone()),
                 Argument::Bytes(keys),
                 Argument::Bytes(values),
-                Argument::Words(vec![0; rows]),
-                Argument::Words((0..rows as u32).map(|row| row + 40).collect()),
+                Argument::U32(vec![0; rows]),
+                Argument::U32((0..rows as u32).map(|row| row + 40).collect()),
                 Argument::Output(NAN.repeat(q.len())),
             ]
         };
@@ -129,9 +129,9 @@ fn attention_reads_dequantized_caches() {
         each_level(|level, threads| {
             let scalars = [rows as u32, CONTEXT as u32];
             *SHAPE.write().unwrap() = Some(shape(Format::F32));
-            let wanted = numbers_of(&run_kernel(kernel, &of_numbers, &scalars, level, threads)[0]);
+            let wanted = to_f32(&run_kernel(kernel, &of_numbers, &scalars, level, threads)[0]);
             *SHAPE.write().unwrap() = Some(shape(Format::Q8_0));
-            let got = numbers_of(&run_kernel(kernel, &of_codes, &scalars, level, threads)[0]);
+            let got = to_f32(&run_kernel(kernel, &of_codes, &scalars, level, threads)[0]);
             let wanted: Vec<(f64, f64)> = wanted.iter().map(|&x| (f64::from(x), 2.0)).collect();
             compare(&format!("{level:?} {width} {rows}"), &got, &wanted);
         });

@@ -38,9 +38,9 @@ fn attention_over_a_ring_is_exact() {
         (Format::F16, 100, 192, 30, 31, true),
     ] {
         let element = if cache == Format::F16 { 2 } else { 4 };
-        let whole = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
+        let whole = [0; 2].map(|_| cache_bytes(&random.floats(HEADS * CONTEXT * WIDTH), cache));
         let rings = whole.each_ref().map(|whole| in_ring(whole, ring, end, element));
-        let q = random.numbers(rows * 3 * HEADS * WIDTH);
+        let q = random.floats(rows * 3 * HEADS * WIDTH);
         let positions: Vec<u32> = (end - rows..end).map(|position| position as u32).collect();
         let shape = |ring| ops::Attend {
             gates: None,
@@ -57,11 +57,11 @@ fn attention_over_a_ring_is_exact() {
         };
         let given = |[keys, values]: [Vec<u8>; 2]| {
             [
-                Argument::Numbers(q.clone()),
+                Argument::F32(q.clone()),
                 Argument::Bytes(keys),
                 Argument::Bytes(values),
-                Argument::Words(vec![0; rows]),
-                Argument::Words(positions.clone()),
+                Argument::U32(vec![0; rows]),
+                Argument::U32(positions.clone()),
                 Argument::Output(NAN.repeat(q.len())),
             ]
         };
@@ -84,8 +84,8 @@ fn ring_appends_wrap_around() {
     let kernel = kernel("rope_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
     for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
         let element = if cache == Format::F16 { 2 } else { 4 };
-        let qkv = random.numbers(rows * 4 * HEADS * WIDTH);
-        let before = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
+        let qkv = random.floats(rows * 4 * HEADS * WIDTH);
+        let before = [0; 2].map(|_| cache_bytes(&random.floats(HEADS * CONTEXT * WIDTH), cache));
         let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
         let shape = |ring| ops::RopeAppend {
             query_heads: 2 * HEADS,
@@ -99,9 +99,9 @@ fn ring_appends_wrap_around() {
         };
         let given = |[keys, values]: [Vec<u8>; 2]| {
             [
-                Argument::Numbers(qkv.clone()),
-                Argument::Words(vec![0; rows]),
-                Argument::Words((first..first + rows).map(|position| position as u32).collect()),
+                Argument::F32(qkv.clone()),
+                Argument::U32(vec![0; rows]),
+                Argument::U32((first..first + rows).map(|position| position as u32).collect()),
                 Argument::Output(NAN.repeat(rows * 2 * HEADS * WIDTH)),
                 Argument::Output(keys),
                 Argument::Output(values),

@@ -1,7 +1,7 @@
 //! RoPE without other operations.
 
-use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
-use crate::{long, of_size, rope_parameters, rotated, seventh, wide};
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, to_f32};
+use crate::{long, of_size, rope_parameters, rotated, seventh, to_f64};
 use forge_runtime::cpu::{self};
 use forge_runtime::ops::{self, LongContext, Pairing, RopeParameters};
 
@@ -25,21 +25,21 @@ fn rope_scales_for_long_contexts() {
         (80, growing, stretched),
     ] {
         let shape = ops::Rope { rope, ..shape };
-        let x = random.numbers(rows * heads * width);
+        let x = random.floats(rows * heads * width);
         let positions = [0, 3, 39];
         let of_head =
-            |(index, head): (usize, &[f32])| rotated(&wide(head), &expected_rope, positions[index / heads]);
+            |(index, head): (usize, &[f32])| rotated(&to_f64(head), &expected_rope, positions[index / heads]);
         let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(of_head), 3.0);
         let kernel = kernel("rope", vec!["x", "positions", "y"], run);
         let arguments = [
-            Argument::Numbers(x),
-            Argument::Words(positions.to_vec()),
+            Argument::F32(x),
+            Argument::U32(positions.to_vec()),
             Argument::Output(NAN.repeat(rows * heads * width)),
         ];
         *SHAPE.write().unwrap() = Some(shape);
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32, context], level, threads);
-            compare(&format!("{level:?} {context}"), &numbers_of(&y[0]), &wanted);
+            compare(&format!("{level:?} {context}"), &to_f32(&y[0]), &wanted);
         });
     }
 }
@@ -55,24 +55,21 @@ fn rope_rotates_pairs() {
         (5, 2, 22, 11, Pairing::Interleaved, 1.0),
     ] {
         let shape = ops::Rope { heads, width, rope: rope_parameters(pairs, pairing, magnitude) };
-        let x = random.numbers(rows * heads * width);
+        let x = random.floats(rows * heads * width);
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
         let wanted = of_size(
             x.chunks_exact(width)
                 .enumerate()
-                .flat_map(|(index, head)| rotated(&wide(head), &shape.rope, positions[index / heads])),
+                .flat_map(|(index, head)| rotated(&to_f64(head), &shape.rope, positions[index / heads])),
             3.0,
         );
         let kernel = kernel("rope", vec!["x", "positions", "y"], run);
-        let arguments = [
-            Argument::Numbers(x),
-            Argument::Words(positions),
-            Argument::Output(NAN.repeat(rows * heads * width)),
-        ];
+        let arguments =
+            [Argument::F32(x), Argument::U32(positions), Argument::Output(NAN.repeat(rows * heads * width))];
         *SHAPE.write().unwrap() = Some(shape.clone());
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-            compare(&format!("{level:?} {shape:?}"), &numbers_of(&y[0]), &wanted);
+            compare(&format!("{level:?} {shape:?}"), &to_f32(&y[0]), &wanted);
         });
     }
 }

@@ -5,7 +5,7 @@ use super::layer::{Layer, Run};
 use super::sum;
 use super::support::{
     Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked,
-    numbers_of, run_kernel_as,
+    run_kernel_as, to_f32,
 };
 use forge_runtime::cpu::simd::isa::Isa;
 use forge_runtime::cpu::{self};
@@ -35,7 +35,7 @@ fn expert_inputs_are_quantized() {
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
             let layer = Layer::new(&mut random, format, rows, sizes).biased(&mut random);
-            let given = random.numbers(rows * layer.chosen * layer.inner);
+            let given = random.floats(rows * layer.chosen * layer.inner);
             let wanted = layer.sum(&rounded(&given, layer.inner));
             let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.inner(1.0);
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
@@ -45,9 +45,9 @@ fn expert_inputs_are_quantized() {
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
                 let run = Run { level, threads, ..portable };
-                compare(&what, &numbers_of(&layer.inner_by_row(run)), &of_codes);
+                compare(&what, &to_f32(&layer.inner_by_row(run)), &of_codes);
                 let found = layer.sum_by_row(sum, run);
-                compare(&what, &numbers_of(&found), &wanted);
+                compare(&what, &to_f32(&found), &wanted);
                 assert!(found == expected, "{what}: other bits");
                 let exact = layer.sum_by_row(sum, Run { exact: true, ..run });
                 assert!(found != exact, "{what}: nothing was encoded");
@@ -62,8 +62,8 @@ fn experts_are_bitwise_identical_in_any_batch_and_layout() {
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
             let layer = Layer::new(&mut random, format, rows, sizes);
-            let given = bytes_of(&random.numbers(rows * layer.chosen * layer.inner));
-            let before = random.numbers(rows * layer.width);
+            let given = bytes_of(&random.floats(rows * layer.chosen * layer.inner));
+            let before = random.floats(rows * layer.width);
             each_level(|level, threads| {
                 let rowwise = Run { level, threads, exact: false, is_repacked: false };
                 let (inner, sum) = (layer.inner_by_row(rowwise), (&given[..], &before[..], Epilogue::Add));
@@ -91,16 +91,16 @@ fn partial_squares_do_not_depend_on_the_weight_layout() {
     for partials in [3, 5, 100] {
         for format in ENCODED {
             let layer = Layer::new(&mut random, format, 1, [7, 3, 144, 70]);
-            let given = random.numbers(layer.chosen * layer.inner);
-            let before = random.numbers(layer.width);
+            let given = random.floats(layer.chosen * layer.inner);
+            let before = random.floats(layer.width);
             let ending = Epilogue::AddSquares(Squares { partials, gain: false });
             *SUM.write().unwrap() = Some(layer.sum_shape(ending));
             let left = |is_repacked, level, threads| {
                 let (mut buffers, mut arguments) = layer.planes(&layer.down, is_repacked);
                 buffers.extend(["routes", "x", "y", "squares_out"]);
                 arguments.extend([
-                    Argument::Words(layer.routes.clone()),
-                    Argument::Numbers(given.clone()),
+                    Argument::U32(layer.routes.clone()),
+                    Argument::F32(given.clone()),
                     Argument::Output(bytes_of(&before)),
                     Argument::Output(NAN.repeat(partials)),
                 ]);

@@ -2,7 +2,7 @@
 
 use super::layer::{Layer, Run};
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_repacked, numbers_of, run_kernel_as,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_repacked, run_kernel_as, to_f32,
     words_of,
 };
 use super::{FORMATS, inner, sum};
@@ -88,12 +88,12 @@ fn grouped_rows_are_bitwise_identical_to_single_rows() {
             if biased {
                 layer = layer.biased(&mut random);
             }
-            let before = random.numbers(rows * layer.width);
+            let before = random.floats(rows * layer.width);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} {format:?} {sizes:?}");
                 let run = exactly(level, threads);
                 let inner = layer.inner_of_tiles(tile_rows, run);
-                compare(&what, &numbers_of(&inner), &layer.inner(1.0));
+                compare(&what, &to_f32(&inner), &layer.inner(1.0));
                 assert!(inner == layer.inner_by_row(run), "{what}");
                 for ending in [Epilogue::Store, Epilogue::Add] {
                     let sums = layer.sum_of_tiles(tile_rows, (&inner, &before, ending), run);
@@ -113,7 +113,7 @@ impl Layer {
         let rows = self.rows();
         let most = (rows * self.chosen + self.experts * (shape.tile_rows - 1)) / shape.tile_rows;
         let arguments = [
-            ("routes", Argument::Words(self.routes.clone())),
+            ("routes", Argument::U32(self.routes.clone())),
             ("pairs", Argument::Output(NAN.repeat(rows * self.chosen))),
             ("tiles", Argument::Output(NAN.repeat(3 * most))),
         ];
@@ -124,7 +124,7 @@ impl Layer {
     /// The planes and the biases of a matrix: the first or the second.
     fn stored(&self, matrix: usize, with: Run) -> (Named, Named) {
         let (names, planes) = self.planes([&self.gate_up, &self.down][matrix], with.is_repacked);
-        let bias = self.biases.iter().map(|biases| ("bias", Argument::Numbers(biases[matrix].clone())));
+        let bias = self.biases.iter().map(|biases| ("bias", Argument::F32(biases[matrix].clone())));
         (names.into_iter().zip(planes).collect(), bias.collect())
     }
 
@@ -139,7 +139,7 @@ impl Layer {
         let Layer { experts, chosen, width, inner, .. } = *self;
         let [pairs, tiles_words] = self.grouped(ExpertsGroup { experts, chosen, tile_rows }, with);
         let (mut arguments, bias) = self.stored(matrix, with);
-        arguments.extend([("pairs", Argument::Words(pairs)), ("tiles", Argument::Words(tiles_words))]);
+        arguments.extend([("pairs", Argument::U32(pairs)), ("tiles", Argument::U32(tiles_words))]);
         arguments.push(("x", x));
         arguments.extend(bias);
         let (outputs, inputs, made) = [(2 * inner, width, inner), (width, inner, width)][matrix];
@@ -164,14 +164,14 @@ impl Layer {
     }
 
     pub(crate) fn inner_of_tiles(&self, tile_rows: usize, with: Run) -> Vec<u8> {
-        let x = Argument::Numbers(self.x.clone());
+        let x = Argument::F32(self.x.clone());
         self.products(0, (x, Some(self.inner_shape().gating)), tile_rows, with)
     }
 
     pub(crate) fn inner_by_row(&self, with: Run) -> Vec<u8> {
         let (mut arguments, bias) = self.stored(0, with);
-        arguments.push(("routes", Argument::Words(self.routes.clone())));
-        arguments.push(("x", Argument::Numbers(self.x.clone())));
+        arguments.push(("routes", Argument::U32(self.routes.clone())));
+        arguments.push(("x", Argument::F32(self.x.clone())));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
         let shape = self.inner_shape();
@@ -185,11 +185,11 @@ impl Layer {
         (given, before, ending): (&[u8], &[f32], Epilogue),
         with: Run,
     ) -> Vec<u8> {
-        let x = Argument::Numbers(numbers_of(given));
+        let x = Argument::F32(to_f32(given));
         let each = self.products(1, (x, None), tile_rows, with);
         let arguments = [
-            ("routes", Argument::Words(self.routes.clone())),
-            ("each", Argument::Numbers(numbers_of(&each))),
+            ("routes", Argument::U32(self.routes.clone())),
+            ("each", Argument::F32(to_f32(&each))),
             ("y", Argument::Output(bytes_of(before))),
         ];
         let adds = ending == Epilogue::Add;
@@ -203,8 +203,8 @@ impl Layer {
         with: Run,
     ) -> Vec<u8> {
         let (mut arguments, bias) = self.stored(1, with);
-        arguments.push(("routes", Argument::Words(self.routes.clone())));
-        arguments.push(("x", Argument::Numbers(numbers_of(given))));
+        arguments.push(("routes", Argument::U32(self.routes.clone())));
+        arguments.push(("x", Argument::F32(to_f32(given))));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
         let shape = self.sum_shape(ending);

@@ -47,7 +47,7 @@ impl Layer {
                 all.swap(place, other);
             }
             routes.extend(&all[..chosen]);
-            routes.extend(random.numbers(chosen).iter().map(|weight| weight.to_bits()));
+            routes.extend(random.floats(chosen).iter().map(|weight| weight.to_bits()));
         }
         Layer {
             experts,
@@ -56,7 +56,7 @@ impl Layer {
             inner,
             gate_up,
             down,
-            x: random.numbers(rows * width),
+            x: random.floats(rows * width),
             routes,
             biases: None,
         }
@@ -98,7 +98,7 @@ impl Layer {
     /// The layer with biases added.
     pub(crate) fn biased(self, random: &mut Random) -> Layer {
         let counts = [self.gate_up.rows, self.down.rows];
-        Layer { biases: Some(counts.map(|count| random.numbers(count))), ..self }
+        Layer { biases: Some(counts.map(|count| random.floats(count))), ..self }
     }
 
     /// The bias of a row of a matrix: the first or the second.

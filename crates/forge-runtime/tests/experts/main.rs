@@ -29,8 +29,8 @@ use forge_runtime::ops::{DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Forma
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{
-    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, numbers_of, run_kernel,
-    run_kernel_as, words_of,
+    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, run_kernel, run_kernel_as, to_f32,
+    words_of,
 };
 
 const FORMATS: [Format; 6] =
@@ -62,11 +62,11 @@ fn grouped_gemm_multiplies_the_rows_of_each_expert() {
             let mut layer = Layer::new(&mut random, format, rows, sizes);
             let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
             buffers.extend(["routes", "x"]);
-            arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(layer.x.clone())]);
+            arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(layer.x.clone())]);
             if biased {
                 layer = layer.biased(&mut random);
                 buffers.push("bias");
-                arguments.extend(layer.biases.iter().map(|biases| Argument::Numbers(biases[0].clone())));
+                arguments.extend(layer.biases.iter().map(|biases| Argument::F32(biases[0].clone())));
             }
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * layer.chosen * layer.inner)));
@@ -75,7 +75,7 @@ fn grouped_gemm_multiplies_the_rows_of_each_expert() {
             let wanted = layer.inner(1.0);
             each_level(|level, threads| {
                 let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-                compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &numbers_of(&y[0]), &wanted);
+                compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &to_f32(&y[0]), &wanted);
             });
         }
     }
@@ -92,16 +92,16 @@ fn expert_outputs_are_weighted_and_summed() {
             if biased {
                 layer = layer.biased(&mut random);
             }
-            let given = random.numbers(rows * layer.chosen * layer.inner);
-            let before = random.numbers(rows * layer.width);
+            let given = random.floats(rows * layer.chosen * layer.inner);
+            let before = random.floats(rows * layer.width);
             let plain = layer.sum(&given);
             for ending in [Epilogue::Store, Epilogue::Add] {
                 let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
                 buffers.extend(["routes", "x"]);
-                arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
+                arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(given.clone())]);
                 if let Some(biases) = &layer.biases {
                     buffers.push("bias");
-                    arguments.push(Argument::Numbers(biases[1].clone()));
+                    arguments.push(Argument::F32(biases[1].clone()));
                 }
                 buffers.push("y");
                 arguments.push(Argument::Output(bytes_of(&before)));
@@ -114,7 +114,7 @@ fn expert_outputs_are_weighted_and_summed() {
                 let wanted = if ending == Epilogue::Add { added.collect() } else { plain.clone() };
                 each_level(|level, threads| {
                     let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-                    compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &numbers_of(&y[0]), &wanted);
+                    compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &to_f32(&y[0]), &wanted);
                 });
             }
         }
@@ -139,8 +139,8 @@ fn results_are_batch_invariant() {
             let of = |rows: std::ops::Range<usize>| {
                 let mut arguments = of_matrix.clone();
                 let part = |width: usize| rows.start * width..rows.end * width;
-                arguments.push(Argument::Words(layer.routes[part(2 * layer.chosen)].to_vec()));
-                arguments.push(Argument::Numbers(layer.x[part(layer.width)].to_vec()));
+                arguments.push(Argument::U32(layer.routes[part(2 * layer.chosen)].to_vec()));
+                arguments.push(Argument::F32(layer.x[part(layer.width)].to_vec()));
                 arguments.push(Argument::Output(NAN.repeat(rows.len() * results)));
                 let scalars = [rows.len() as u32];
                 run_kernel_as(kernel, &arguments, &scalars, Schedule::Batch, level, threads, true).remove(0)
@@ -171,20 +171,20 @@ fn decode_experts_fuse_routing_norm_and_squares() {
             let [experts, chosen, width, _] = sizes;
             let mut layer = Layer::new(&mut random, format, 1, sizes);
             let route = Route { experts: experts - shared, chosen: chosen - shared, shared, gated, ..PLAIN };
-            let logits = random.numbers(route.experts + usize::from(gated));
+            let logits = random.floats(route.experts + usize::from(gated));
             let wanted_routes = routed(&route, &logits, &[], &[]);
             let bits = wanted_routes.iter().map(|(_, weight)| (*weight as f32).to_bits());
             layer.routes = wanted_routes.iter().map(|(expert, _)| *expert as u32).chain(bits).collect();
-            let parts: Vec<f32> = random.numbers(37).iter().map(|number| number.abs()).collect();
+            let parts: Vec<f32> = random.floats(37).iter().map(|number| number.abs()).collect();
             let mean = parts.iter().map(|part| f64::from(*part)).sum::<f64>() / width as f64;
             let norm = Some(DeferredNorm { partials: 37, epsilon: 1e-5 });
             let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
             buffers.extend(["logits", "routes", "x", "squares", "y"]);
             arguments.extend([
-                Argument::Numbers(logits),
+                Argument::F32(logits),
                 Argument::Output(NAN.repeat(2 * chosen)),
-                Argument::Numbers(layer.x.clone()),
-                Argument::Numbers(parts),
+                Argument::F32(layer.x.clone()),
+                Argument::F32(parts),
                 Argument::Output(NAN.repeat(chosen * layer.inner)),
             ]);
             let shape = ExpertsInner { norm, route: Some(route), ..layer.inner_shape() };
@@ -198,7 +198,7 @@ fn decode_experts_fuse_routing_norm_and_squares() {
                 for (found, (_, wanted)) in found[chosen..].iter().zip(&wanted_routes) {
                     assert!((f64::from(f32::from_bits(*found)) - wanted).abs() < 1e-6);
                 }
-                compare(&format!("{level:?} {format:?} {sizes:?}"), &numbers_of(&outputs[1]), &wanted);
+                compare(&format!("{level:?} {format:?} {sizes:?}"), &to_f32(&outputs[1]), &wanted);
             });
         }
     }
@@ -211,15 +211,15 @@ fn one_row_writes_squares() {
     let mut random = Random(9);
     for (partials, gain) in [(3, true), (100, false)] {
         let layer = Layer::new(&mut random, Format::F32, 1, [7, 3, 150, 22]);
-        let given = random.numbers(layer.chosen * layer.inner);
-        let (before, gains) = (random.numbers(layer.width), random.numbers(layer.width));
+        let given = random.floats(layer.chosen * layer.inner);
+        let (before, gains) = (random.floats(layer.width), random.floats(layer.width));
         let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
         buffers.extend(["routes", "x", "y"]);
-        arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
+        arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(given.clone())]);
         arguments.push(Argument::Output(bytes_of(&before)));
         if gain {
             buffers.extend(["gain", "gained"]);
-            arguments.push(Argument::Numbers(gains.clone()));
+            arguments.push(Argument::F32(gains.clone()));
             arguments.push(Argument::Output(NAN.repeat(layer.width)));
         }
         buffers.push("squares_out");
@@ -235,15 +235,15 @@ fn one_row_writes_squares() {
             .collect();
         each_level(|level, threads| {
             let outputs = run_kernel(kernel, &arguments, &[1], level, threads);
-            let y = numbers_of(&outputs[0]);
+            let y = to_f32(&outputs[0]);
             compare("y", &y, &wanted);
             if gain {
-                for ((gained, y), gain) in numbers_of(&outputs[1]).iter().zip(&y).zip(&gains) {
+                for ((gained, y), gain) in to_f32(&outputs[1]).iter().zip(&y).zip(&gains) {
                     assert_eq!(*gained, gain * y);
                 }
             }
             let all: f64 = y.iter().map(|y| f64::from(*y).powi(2)).sum();
-            let left: f64 = numbers_of(outputs.last().unwrap()).iter().map(|x| f64::from(*x)).sum();
+            let left: f64 = to_f32(outputs.last().unwrap()).iter().map(|x| f64::from(*x)).sum();
             assert!((left - all).abs() <= 1e-5 * all, "{left} {all}");
         });
     }
@@ -263,8 +263,8 @@ fn a_row_is_bitwise_identical_in_any_batch() {
         *INNER.write().unwrap() = Some(layer.inner_shape());
         let of = |rows: std::ops::Range<usize>, level, threads| {
             let mut arguments = weights.clone();
-            arguments.push(Argument::Words(layer.routes[rows.start * 4..rows.end * 4].to_vec()));
-            arguments.push(Argument::Numbers(layer.x[rows.start * 70..rows.end * 70].to_vec()));
+            arguments.push(Argument::U32(layer.routes[rows.start * 4..rows.end * 4].to_vec()));
+            arguments.push(Argument::F32(layer.x[rows.start * 70..rows.end * 70].to_vec()));
             arguments.push(Argument::Output(vec![0; rows.len() * 2 * 40 * 4]));
             run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads).remove(0)
         };

@@ -79,20 +79,20 @@ fn routes_match_the_definition() {
     for route in routes {
         let (rows, experts, chosen) = (5, route.experts, route.chosen + route.shared);
         let of_row = experts + usize::from(route.gated);
-        let mut logits: Vec<f32> = random.numbers(rows * of_row).iter().map(|x| 3.0 * x).collect();
+        let mut logits: Vec<f32> = random.floats(rows * of_row).iter().map(|x| 3.0 * x).collect();
         // A row of equal scores, one with few distinct values, and one with NaN.
         logits[of_row..2 * of_row].fill(0.5);
         logits[2 * of_row..3 * of_row].iter_mut().for_each(|x| *x = x.round());
         logits[4 * of_row + 2] = f32::NAN;
-        let (correction, scale) = (random.numbers(experts), random.numbers(experts));
+        let (correction, scale) = (random.floats(experts), random.floats(experts));
         let mut buffers = vec!["logits"];
-        let mut arguments = vec![Argument::Numbers(logits.clone())];
+        let mut arguments = vec![Argument::F32(logits.clone())];
         for (there, name, numbers) in
             [(route.correction, "correction", &correction), (route.scale, "scale", &scale)]
         {
             if there {
                 buffers.push(name);
-                arguments.push(Argument::Numbers(numbers.clone()));
+                arguments.push(Argument::F32(numbers.clone()));
             }
         }
         buffers.push("routes");

@@ -2,7 +2,7 @@
 
 use crate::support::{
     Argument, NAN, REPACKED_FORMATS, Random, as_encoded, bytes_of, compare, each_level, kernel,
-    kernel_repacked, matrix, numbers_of, repacked, run_kernel_as,
+    kernel_repacked, matrix, repacked, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
@@ -64,9 +64,9 @@ impl Case {
                 (kernel_repacked("linear", buffers, repacked(&self.weight), run), planes.collect())
             }
         };
-        arguments.push(Argument::Numbers(x.to_vec()));
+        arguments.push(Argument::F32(x.to_vec()));
         arguments.push(Argument::Output(NAN.repeat(rows * outputs)));
-        numbers_of(&run_kernel_as(kernel, &arguments, &[rows as u32], program, level, threads, exact)[0])
+        to_f32(&run_kernel_as(kernel, &arguments, &[rows as u32], program, level, threads, exact)[0])
     }
 
     /// All dot products of rows with these values instead of x, and the magnitude of the terms.
@@ -101,7 +101,7 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
     for (rows, outputs, inputs) in shapes {
         for format in FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
-            let x = random.numbers(rows * inputs);
+            let x = random.floats(rows * inputs);
             let numbers: Vec<f64> = match encodes(format) {
                 true => x.chunks(inputs).flat_map(as_encoded).collect(),
                 false => x.iter().copied().map(f64::from).collect(),
@@ -149,7 +149,7 @@ fn router_inputs_are_never_quantized() {
     for (program, rows) in [(Decode, 1), (Batch, 1), (Batch, 4), (Batch, 9)] {
         for format in [Format::Q8_0, Format::Q4_0] {
             let case = Case { chooses: true, ..Case::new(&mut random, format, 60, 96) };
-            let x = random.numbers(rows * 96);
+            let x = random.floats(rows * 96);
             each_level(|level, threads| {
                 let [found, exact] =
                     [false, true].map(|exact| bytes_of(&case.products(program, &x, level, threads, exact)));
@@ -169,7 +169,7 @@ fn repacked_and_row_major_results_are_bitwise_identical() {
     for (rows, outputs, inputs) in shapes {
         for format in REPACKED_FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
-            let x = random.numbers(rows * inputs);
+            let x = random.floats(rows * inputs);
             let wanted = bytes_of(&case.products(Batch, &x, Isa::Portable, 1, false));
             each_level(|level, threads| {
                 let programs: &[Schedule] = if rows == 1 { &[Decode, Batch] } else { &[Batch] };
@@ -207,8 +207,7 @@ fn repacked_epilogues_are_bitwise_identical() {
     ] {
         for format in REPACKED_FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
-            let (x, before, gain) =
-                (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
+            let (x, before, gain) = (random.floats(inputs), random.floats(outputs), random.floats(outputs));
             let shape = plain(format, outputs, inputs, epilogue);
             let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
             *SHAPE.write().unwrap() = Some(shape);
@@ -217,11 +216,11 @@ fn repacked_epilogues_are_bitwise_identical() {
                 let planes = case.weight.planes.iter().cloned();
                 let mut arguments: Vec<Argument> =
                     planes.map(if is_repacked { Argument::Weights } else { Argument::Bytes }).collect();
-                arguments.extend([Argument::Numbers(x.clone()), Argument::Output(bytes_of(&before))]);
+                arguments.extend([Argument::F32(x.clone()), Argument::Output(bytes_of(&before))]);
                 match epilogue {
                     Epilogue::AddSquares(Squares { partials, .. }) => {
                         buffers.extend(["gain", "gained", "squares_out"]);
-                        arguments.push(Argument::Numbers(gain.clone()));
+                        arguments.push(Argument::F32(gain.clone()));
                         arguments.push(Argument::Output(NAN.repeat(outputs)));
                         arguments.push(Argument::Output(NAN.repeat(partials)));
                     }
@@ -249,7 +248,7 @@ fn repacked_epilogues_are_bitwise_identical() {
                     Epilogue::Best { .. } => assert!(by_rows == portable, "{what}: candidates"),
                     Epilogue::AddSquares(_) => {
                         assert!(by_rows[..2] == portable[..2], "{what}: results");
-                        for (found, wanted) in numbers_of(&by_rows[2]).iter().zip(numbers_of(&portable[2])) {
+                        for (found, wanted) in to_f32(&by_rows[2]).iter().zip(to_f32(&portable[2])) {
                             assert!((found - wanted).abs() <= 1e-5 * wanted, "{what}: {found} for {wanted}");
                         }
                     }
@@ -267,7 +266,7 @@ fn decode_quantizes_activations_for_int8_gemv() {
         for format in FORMATS {
             let is_encoded = REPACKED_FORMATS.contains(&format);
             let case = Case::new(&mut random, format, outputs, inputs);
-            let x = random.numbers(inputs);
+            let x = random.floats(inputs);
             let numbers =
                 if is_encoded { as_encoded(&x) } else { x.iter().copied().map(f64::from).collect() };
             let wanted = case.wanted(&x, &numbers);
@@ -292,7 +291,7 @@ fn nan_propagates_and_denormals_are_zero() {
         FORMATS.into_iter().filter(|format| encodes(*format)).flat_map(|format| [(format, 70), (format, 128)])
     {
         let case = Case::new(&mut random, format, 40, inputs);
-        let plain = random.numbers(2 * inputs);
+        let plain = random.floats(2 * inputs);
         for (odd, is_number) in odd_numbers {
             let mut x = plain.clone();
             x.extend(vec![if is_number { odd } else { 0.5 }; inputs]);

@@ -2,7 +2,7 @@
 
 use crate::support::{
     Argument, NAN, REPACKED_FORMATS, Random, bytes_of, compare, each_level, kernel, kernel_repacked, matrix,
-    numbers_of, repacked, run_kernel, run_kernel_as,
+    repacked, run_kernel, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, embed, plane_arguments, planes};
 use forge_runtime::cpu;
@@ -36,13 +36,13 @@ fn embed_widens_rows_exactly() {
             if is_repacked {
                 arguments = table.planes.iter().cloned().map(Argument::Weights).collect();
             }
-            arguments.push(Argument::Words(ids.clone()));
+            arguments.push(Argument::U32(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = match is_repacked {
                 false => kernel("embed", buffers, run),
                 true => kernel_repacked("embed", buffers, repacked(&table), run),
             };
-            let before = random.numbers(ids.len() * width);
+            let before = random.floats(ids.len() * width);
             for adds in [false, true] {
                 let shape = ops::Embed { format, vocabulary, width, scale: 1.0, adds, squares: None };
                 *SHAPE.write().unwrap() = Some(shape);
@@ -65,7 +65,7 @@ fn embed_widens_rows_exactly() {
                     );
                     compare(
                         &format!("{level:?} {format:?} {width} {is_repacked}"),
-                        &numbers_of(&stream[0]),
+                        &to_f32(&stream[0]),
                         &wanted,
                     );
                 });
@@ -81,15 +81,15 @@ fn embedding_writes_partial_squares() {
     for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {
         for format in FORMATS {
             let table = matrix(&mut random, format, 5, width, 1.0);
-            let gains = random.numbers(width);
+            let gains = random.floats(width);
             let row: Vec<f32> = table.values[3 * width..4 * width].iter().map(|x| x * 0.5).collect();
             let mut buffers = planes(format, "table");
             let mut arguments = plane_arguments(&table);
             buffers.push("ids");
-            arguments.push(Argument::Words(vec![3]));
+            arguments.push(Argument::U32(vec![3]));
             if gain {
                 buffers.push("gain");
-                arguments.push(Argument::Numbers(gains.clone()));
+                arguments.push(Argument::F32(gains.clone()));
             }
             buffers.push("stream");
             arguments.push(Argument::Output(NAN.repeat(width)));
@@ -106,15 +106,15 @@ fn embedding_writes_partial_squares() {
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
                 let left = run_kernel(kernel, &arguments, &[1], level, threads);
-                assert_eq!(numbers_of(&left[0]), row, "{what}");
+                assert_eq!(to_f32(&left[0]), row, "{what}");
                 if gain {
                     let product: Vec<f32> = row.iter().zip(&gains).map(|(x, gain)| x * gain).collect();
-                    assert_eq!(numbers_of(&left[1]), product, "{what}");
+                    assert_eq!(to_f32(&left[1]), product, "{what}");
                 }
                 let all = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
                 let mut wanted = vec![(0.0, 0.0); partials];
                 wanted[0] = (all, all);
-                compare(&what, &numbers_of(&left[left.len() - 1]), &wanted);
+                compare(&what, &to_f32(&left[left.len() - 1]), &wanted);
             });
         }
     }

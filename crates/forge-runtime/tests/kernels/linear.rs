@@ -1,8 +1,7 @@
 //! Projections with every epilogue, for one row and for several.
 
 use crate::support::{
-    Argument, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel, run_kernel_as,
-    silu,
+    Argument, Random, bytes_of, compare, each_level, kernel, matrix, run_kernel, run_kernel_as, silu, to_f32,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
@@ -27,8 +26,8 @@ fn linear_is_a_matrix_product() {
     for (rows, outputs, inputs) in shapes.into_iter().chain(deep) {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
-            let x = random.numbers(rows * inputs);
-            let bias = random.numbers(outputs);
+            let x = random.floats(rows * inputs);
+            let bias = random.floats(outputs);
             for (epilogue, with_bias) in [
                 (Epilogue::Store, false),
                 (Epilogue::Store, true),
@@ -54,7 +53,7 @@ fn linear_is_a_matrix_product() {
                 };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
-                let before = random.numbers(rows * width);
+                let before = random.floats(rows * width);
                 let product = |row: usize, output: usize| {
                     let mut sum = if with_bias { f64::from(bias[output]) } else { 0.0 };
                     let mut size = sum.abs();
@@ -94,20 +93,16 @@ fn linear_is_a_matrix_product() {
                 let mut arguments = plane_arguments(&weight);
                 if with_bias {
                     buffers.push("bias");
-                    arguments.push(Argument::Numbers(bias.clone()));
+                    arguments.push(Argument::F32(bias.clone()));
                 }
                 buffers.extend(["x", "y"]);
-                arguments.push(Argument::Numbers(x.clone()));
+                arguments.push(Argument::F32(x.clone()));
                 arguments.push(Argument::Output(bytes_of(&before)));
                 let kernel = kernel("linear", buffers, run);
                 *SHAPE.write().unwrap() = Some(shape);
                 each_level(|level, threads| {
                     let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-                    compare(
-                        &format!("{level:?} {rows} rows {format:?} {shape:?}"),
-                        &numbers_of(&y[0]),
-                        &wanted,
-                    );
+                    compare(&format!("{level:?} {rows} rows {format:?} {shape:?}"), &to_f32(&y[0]), &wanted);
                 });
             }
         }
@@ -123,13 +118,13 @@ fn projections_are_batch_invariant() {
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96), (200, 70)] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
-            let x = random.numbers(300 * inputs);
+            let x = random.floats(300 * inputs);
             let shape = plain(format, outputs, inputs, Epilogue::Store);
             *SHAPE.write().unwrap() = Some(shape);
             let kernel = kernel("linear", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads, exact| {
                 let mut arguments = plane_arguments(&weight);
-                arguments.push(Argument::Numbers(x[rows.start * inputs..rows.end * inputs].to_vec()));
+                arguments.push(Argument::F32(x[rows.start * inputs..rows.end * inputs].to_vec()));
                 arguments.push(Argument::Output(vec![0; rows.len() * outputs * 4]));
                 let scalars = [rows.len() as u32];
                 run_kernel_as(kernel, &arguments, &scalars, Schedule::Batch, level, threads, exact).remove(0)

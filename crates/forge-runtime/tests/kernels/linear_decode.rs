@@ -1,8 +1,7 @@
 //! Decode projections: the deferred norm of x, and what the following step needs.
 
 use crate::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel, silu,
-    words_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, run_kernel, silu, to_f32, words_of,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_runtime::cpu;
@@ -28,15 +27,15 @@ fn deferred_norms_and_epilogues_are_exact() {
     ] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
-            let (x, bias, gain) = (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
-            let parts: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
+            let (x, bias, gain) = (random.floats(inputs), random.floats(outputs), random.floats(outputs));
+            let parts: Vec<f32> = random.floats(partials).iter().map(|number| number.abs()).collect();
             let epsilon = 1e-5;
             let mean = parts.iter().map(|&part| f64::from(part)).sum::<f64>() / inputs as f64;
             let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
             let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
-            let before = random.numbers(width);
+            let before = random.floats(width);
             let of = if let Epilogue::Multiply { of } = epilogue { of } else { 0 };
-            let factors = random.numbers(of);
+            let factors = random.floats(of);
             let results: Vec<(f64, f64)> = (0..outputs)
                 .map(|output| {
                     let of_row = &weight.values[output * inputs..(output + 1) * inputs];
@@ -76,13 +75,13 @@ fn deferred_norms_and_epilogues_are_exact() {
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);
-            arguments.extend([Argument::Numbers(bias), Argument::Numbers(x), Argument::Numbers(parts)]);
+            arguments.extend([Argument::F32(bias), Argument::F32(x), Argument::F32(parts)]);
             arguments.push(Argument::Output(bytes_of(&before)));
             match epilogue {
                 Epilogue::AddSquares(squares) => {
                     if squares.gain {
                         buffers.extend(["gain", "gained"]);
-                        arguments.push(Argument::Numbers(gain.clone()));
+                        arguments.push(Argument::F32(gain.clone()));
                         arguments.push(Argument::Output(NAN.repeat(outputs)));
                     }
                     buffers.push("squares_out");
@@ -90,7 +89,7 @@ fn deferred_norms_and_epilogues_are_exact() {
                 }
                 Epilogue::Multiply { .. } => {
                     buffers.push("factors");
-                    arguments.push(Argument::Numbers(factors));
+                    arguments.push(Argument::F32(factors));
                 }
                 Epilogue::Best { candidates } => {
                     buffers.push("candidates");
@@ -107,15 +106,15 @@ fn deferred_norms_and_epilogues_are_exact() {
                     let again = run_kernel(kernel, &arguments, &[1, FIRST as u32], level, other);
                     assert_eq!(left, again, "{what}: {threads} and {other} threads");
                 }
-                let y = numbers_of(&left[0]);
+                let y = to_f32(&left[0]);
                 compare(&what, &y, &wanted);
                 match epilogue {
                     Epilogue::AddSquares(squares) => {
                         if squares.gain {
                             let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
-                            assert_eq!(numbers_of(&left[1]), product, "{what}");
+                            assert_eq!(to_f32(&left[1]), product, "{what}");
                         }
-                        let parts = numbers_of(&left[left.len() - 1]);
+                        let parts = to_f32(&left[left.len() - 1]);
                         let sum = parts.iter().map(|&part| f64::from(part)).sum::<f64>() as f32;
                         let all = y.iter().map(|&y| f64::from(y) * f64::from(y)).sum::<f64>();
                         compare(&what, &[sum], &[(all, all)]);

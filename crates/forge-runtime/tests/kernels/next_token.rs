@@ -18,7 +18,7 @@ fn argmax_combine_returns_the_lowest_of_equal_ids() {
         let words = pairs.iter().flat_map(|&(key, id)| [key, id]).collect();
         let kernel = kernel("argmax_combine", vec!["candidates", "ids"], run);
         *SHAPE.write().unwrap() = Some(ops::ArgmaxCombine { candidates });
-        let arguments = [Argument::Words(words), Argument::Output(vec![0xff; 8])];
+        let arguments = [Argument::U32(words), Argument::Output(vec![0xff; 8])];
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[2], level, threads);
             assert_eq!(words_of(&ids[0]), [wanted, 0], "{level:?} {candidates}");
@@ -56,9 +56,9 @@ fn generation_returns_the_sampled_tokens() {
             for index in 0..2 {
                 let draws =
                     settings.iter().flat_map(|sampling| sampling.device_sampling(seed, index).words());
-                let draws = Argument::Words(draws.collect());
+                let draws = Argument::U32(draws.collect());
                 let arguments =
-                    [Argument::Numbers(logits.clone()), draws, Argument::Output(vec![0xff; 4 * rows])];
+                    [Argument::F32(logits.clone()), draws, Argument::Output(vec![0xff; 4 * rows])];
                 let wanted: Vec<u32> = samplers
                     .iter_mut()
                     .zip(logits.chunks(vocabulary))
@@ -78,7 +78,7 @@ fn argmax_returns_the_lowest_of_equal_ids() {
     kernel_under_test!(SHAPE, ops::Argmax, cpu::argmax);
     let mut random = Random(4);
     for vocabulary in [1, 2, 15, 16, 17, 500, 32_001] {
-        let mut logits = random.numbers(3 * vocabulary);
+        let mut logits = random.floats(3 * vocabulary);
         let twice = random.below(vocabulary);
         logits[twice] = 2.0;
         logits[vocabulary - 1] = 2.0;
@@ -86,7 +86,7 @@ fn argmax_returns_the_lowest_of_equal_ids() {
         let third = random.below(vocabulary);
         logits[2 * vocabulary + third] = f32::INFINITY;
         let kernel = kernel("argmax", vec!["logits", "ids"], run);
-        let arguments = [Argument::Numbers(logits), Argument::Output(vec![0xff; 12])];
+        let arguments = [Argument::F32(logits), Argument::Output(vec![0xff; 12])];
         *SHAPE.write().unwrap() = Some(ops::Argmax { vocabulary });
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[3], level, threads);

@@ -140,8 +140,8 @@ pub enum Argument {
     Weights(Vec<u8>),
     /// The same for several matrices: their number, and their stride in bytes.
     Stack(Vec<u8>, [usize; 2]),
-    Words(Vec<u32>),
-    Numbers(Vec<f32>),
+    U32(Vec<u32>),
+    F32(Vec<f32>),
     /// A written buffer of this size, with these initial bytes.
     Output(Vec<u8>),
 }
@@ -187,8 +187,8 @@ pub fn run_kernel_as(
             | Argument::Weights(bytes)
             | Argument::Stack(bytes, _)
             | Argument::Output(bytes) => bytes.clone(),
-            Argument::Words(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
-            Argument::Numbers(numbers) => bytes_of(numbers),
+            Argument::U32(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+            Argument::F32(numbers) => bytes_of(numbers),
         })
         .collect();
     let offsets: Vec<usize> = bytes
@@ -253,7 +253,7 @@ pub fn run_kernel_as(
     outputs
 }
 
-pub fn numbers_of(bytes: &[u8]) -> Vec<f32> {
+pub fn to_f32(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 

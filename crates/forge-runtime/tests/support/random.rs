@@ -19,7 +19,7 @@ impl Random {
         (self.bits() & 0xff_ffff) as f32 / 8_388_608.0 - 1.0
     }
 
-    pub fn numbers(&mut self, count: usize) -> Vec<f32> {
+    pub fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.number()).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::shape::{Batch, Shape};
 use crate::shapes::shapes;
-use crate::{Input, Kernels, Random, compare, numbers_of, rotated, wide};
+use crate::{Input, Kernels, Random, compare, rotated, to_f32, to_f64};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format, KvSource, Rope};
 
@@ -21,19 +21,14 @@ fn rope_rotates_queries_and_keys() {
     for (index, shape) in shapes.iter().enumerate() {
         let Shape { query_heads, width, .. } = *shape;
         let scalars = shape.scalars(rows, 1);
-        let positions = ("positions", Input::Words(&batch.positions));
-        let x = random.numbers(rows * query_heads * width);
-        let inputs = [("x", Input::Numbers(&x)), positions, ("y", Input::Uninitialized(x.len() * 4))];
+        let positions = ("positions", Input::U32(&batch.positions));
+        let x = random.floats(rows * query_heads * width);
+        let inputs = [("x", Input::F32(&x)), positions, ("y", Input::Uninitialized(x.len() * 4))];
         let y = kernels.run(index, &scalars, &inputs);
         let heads = x.chunks_exact(width).enumerate();
-        let expected =
-            heads.flat_map(|(at, head)| rotated(&wide(head), &shape.rope, batch.positions[at / query_heads]));
-        compare(
-            shape,
-            &numbers_of(&y[0], Format::F32),
-            &expected.collect::<Vec<_>>(),
-            2e-6 + shape.rope_error(),
-        );
+        let expected = heads
+            .flat_map(|(at, head)| rotated(&to_f64(head), &shape.rope, batch.positions[at / query_heads]));
+        compare(shape, &to_f32(&y[0], Format::F32), &expected.collect::<Vec<_>>(), 2e-6 + shape.rope_error());
     }
 }
 
@@ -54,8 +49,8 @@ fn appends_keys_and_values_unchanged() {
         let Shape { query_heads, key_heads, width, .. } = *shape;
         let scalars = shape.scalars(rows, 1);
         let row_width = shape.row_width();
-        let qkv = random.numbers(rows * row_width);
-        let gains = [0; 2].map(|_| random.numbers(width));
+        let qkv = random.floats(rows * row_width);
+        let gains = [0; 2].map(|_| random.floats(width));
         let part = |from: usize, heads: usize| -> Vec<f32> {
             let row = |row: usize| qkv[row * row_width + from * width..][..heads * width].to_vec();
             (0..rows).flat_map(row).collect()
@@ -68,13 +63,13 @@ fn appends_keys_and_values_unchanged() {
         let (key, value) = (part(query_heads, key_heads), part(first_value, key_heads));
         let inputs = |q: usize| {
             [
-                ("qkv", Input::Numbers(&qkv)),
-                ("query_gain", Input::Numbers(&gains[0])),
-                ("key_gain", Input::Numbers(&gains[1])),
-                ("key", Input::Numbers(&key)),
-                ("value", Input::Numbers(&value)),
-                ("slots", Input::Words(&batch.slots)),
-                ("positions", Input::Words(&batch.positions)),
+                ("qkv", Input::F32(&qkv)),
+                ("query_gain", Input::F32(&gains[0])),
+                ("key_gain", Input::F32(&gains[1])),
+                ("key", Input::F32(&key)),
+                ("value", Input::F32(&value)),
+                ("slots", Input::U32(&batch.slots)),
+                ("positions", Input::U32(&batch.positions)),
                 ("q", Input::Uninitialized(q)),
                 ("keys", Input::Uninitialized(bytes)),
                 ("values", Input::Uninitialized(bytes)),
@@ -86,19 +81,19 @@ fn appends_keys_and_values_unchanged() {
             let (slot, position) = (batch.slots[row], batch.positions[row]);
             let [queries, keys, values] =
                 shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
-            let q = numbers_of(&results[0], Format::F32);
+            let q = to_f32(&results[0], Format::F32);
             compare(shape, &q[row * query_heads * width..][..query_heads * width], &queries, 3e-6 + loss);
             for head in 0..key_heads {
                 let at = shape.place(slot, head, position as usize);
                 let in_row = head * width..(head + 1) * width;
                 let in_rows = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
                 let check = |bytes: &[u8], expected: &[f64]| {
-                    compare(shape, &shape.numbers(bytes)[at..][..width], expected, unit)
+                    compare(shape, &shape.to_f32(bytes)[at..][..width], expected, unit)
                 };
                 check(&results[1], &keys[in_row.clone()]);
                 check(&results[2], &values[in_row]);
-                check(&plain[0], &wide(&key[in_rows.clone()]));
-                check(&plain[1], &wide(&value[in_rows]));
+                check(&plain[0], &to_f64(&key[in_rows.clone()]));
+                check(&plain[1], &to_f64(&value[in_rows]));
             }
         }
     }
@@ -120,25 +115,25 @@ fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
     for (index, shape) in coded.iter().enumerate() {
         let Shape { query_heads, key_heads, width, .. } = *shape;
         let rows = batch.rows();
-        let qkv = random.numbers(rows * shape.row_width());
+        let qkv = random.floats(rows * shape.row_width());
         // Values of all magnitudes, and NaN.
         let mut part = || -> Vec<f32> {
-            let heads = random.numbers(rows * key_heads * width);
+            let heads = random.floats(rows * key_heads * width);
             heads.iter().enumerate().map(|(i, x)| x * [1.0, 1e3, 0.0, 1e-6, 1e-9][i / 32 % 5]).collect()
         };
         let (key, value) = (part(), part());
-        let gains = [0; 2].map(|_| random.numbers(width));
+        let gains = [0; 2].map(|_| random.floats(width));
         let caches = [0, 1].map(|kernel| {
             [shape.clone(), plain(shape)].map(|of| {
                 let empty = of.bytes(&vec![0.0; of.cache_count()]);
                 let inputs = [
-                    ("qkv", Input::Numbers(&qkv)),
-                    ("query_gain", Input::Numbers(&gains[0])),
-                    ("key_gain", Input::Numbers(&gains[1])),
-                    ("key", Input::Numbers(&key)),
-                    ("value", Input::Numbers(&value)),
-                    ("slots", Input::Words(&batch.slots)),
-                    ("positions", Input::Words(&batch.positions)),
+                    ("qkv", Input::F32(&qkv)),
+                    ("query_gain", Input::F32(&gains[0])),
+                    ("key_gain", Input::F32(&gains[1])),
+                    ("key", Input::F32(&key)),
+                    ("value", Input::F32(&value)),
+                    ("slots", Input::U32(&batch.slots)),
+                    ("positions", Input::U32(&batch.positions)),
                     ("q", Input::Uninitialized(rows * query_heads * width * 4)),
                     ("keys", Input::Bytes(&empty)),
                     ("values", Input::Bytes(&empty)),
@@ -150,7 +145,7 @@ fn q8_0_kv_cache_equals_the_quantized_f32_cache() {
         });
         for [codes, numbers] in caches {
             for (codes, numbers) in codes.iter().zip(&numbers) {
-                assert!(*codes == shape.bytes(&numbers_of(numbers, Format::F32)), "{shape:?}");
+                assert!(*codes == shape.bytes(&to_f32(numbers, Format::F32)), "{shape:?}");
             }
         }
     }

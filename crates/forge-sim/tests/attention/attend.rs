@@ -2,7 +2,7 @@
 
 use crate::shape::{Batch, Shape, cache};
 use crate::shapes::{other_layouts, shapes, with_matrix_units};
-use crate::{Input, Kernels, Random, bytes_of, compare, numbers_of, wide};
+use crate::{Input, Kernels, Random, bytes_of, compare, to_f32, to_f64};
 use forge_kernels::Spec;
 use forge_ops::{Append, Format};
 
@@ -39,13 +39,13 @@ fn check_attention(shapes: &[Shape]) {
                 of_slot.map(|(_, position)| *position as usize + 1).max().unwrap_or(0)
             };
             let [(key_bytes, keys), (value_bytes, values)] = [0; 2].map(|_| cache(&mut random, shape, seen));
-            let q = random.numbers(rows * shape.query_heads * shape.width);
-            let sinks = random.numbers(shape.query_heads);
+            let q = random.floats(rows * shape.query_heads * shape.width);
+            let sinks = random.floats(shape.query_heads);
             let row_width = shape.query_heads * shape.width;
-            let gates = random.numbers(rows * shape.row_width());
+            let gates = random.floats(rows * shape.row_width());
             let expected: Vec<f64> = (0..rows)
                 .flat_map(|row| {
-                    let q = wide(&q[row * row_width..][..row_width]);
+                    let q = to_f64(&q[row * row_width..][..row_width]);
                     let position = batch.positions[row] as usize;
                     let heads = shape.attended(&q, &keys, &values, &sinks, batch.slots[row], position);
                     shape.opened(heads, &gates[row * shape.row_width()..])
@@ -54,13 +54,13 @@ fn check_attention(shapes: &[Shape]) {
             let stride = shape.width + 2;
             let inputs = |partials, heads| {
                 [
-                    ("q", Input::Numbers(&q)),
+                    ("q", Input::F32(&q)),
                     ("keys", Input::Bytes(&key_bytes)),
                     ("values", Input::Bytes(&value_bytes)),
-                    ("sinks", Input::Numbers(&sinks)),
-                    ("gates", Input::Numbers(&gates)),
-                    ("slots", Input::Words(&batch.slots)),
-                    ("positions", Input::Words(&batch.positions)),
+                    ("sinks", Input::F32(&sinks)),
+                    ("gates", Input::F32(&gates)),
+                    ("slots", Input::U32(&batch.slots)),
+                    ("positions", Input::U32(&batch.positions)),
                     ("partials", Input::Uninitialized(partials)),
                     ("heads", Input::Uninitialized(heads)),
                 ]
@@ -69,7 +69,7 @@ fn check_attention(shapes: &[Shape]) {
             let scalars = |splits| shape.scalars(rows, splits);
             let whole = kernels.run(3 * index, &scalars(1), &inputs(0, heads));
             let loss = shape.attention_error();
-            compare(shape, &numbers_of(&whole[1], Format::F32), &expected, loss);
+            compare(shape, &to_f32(&whole[1], Format::F32), &expected, loss);
             let partials = rows * shape.query_heads * splits * stride * 4;
             let partials = match splits {
                 1 => continue,
@@ -80,15 +80,15 @@ fn check_attention(shapes: &[Shape]) {
                 &scalars(splits),
                 &[
                     ("partials", Input::Bytes(&partials)),
-                    ("gates", Input::Numbers(&gates)),
+                    ("gates", Input::F32(&gates)),
                     ("heads", Input::Uninitialized(heads)),
                 ],
             );
-            compare(shape, &numbers_of(&joined[0], Format::F32), &expected, loss);
+            compare(shape, &to_f32(&joined[0], Format::F32), &expected, loss);
             // Tiles need adjacent rows of one sequence.
             if batch.slots.windows(2).filter(|pair| pair[0] != pair[1]).count() < 2 {
                 let tiled = kernels.run(3 * index + 1, &scalars(1), &inputs(0, heads));
-                compare(shape, &numbers_of(&tiled[0], Format::F32), &expected, loss);
+                compare(shape, &to_f32(&tiled[0], Format::F32), &expected, loss);
             }
         }
     }
@@ -103,22 +103,22 @@ fn slots_in_one_tile_do_not_affect_each_other() {
     let batch = Batch::of(&[(0, 7), (0, 8), (0, 9), (1, 20), (1, 21), (0, 3)]);
     for non_finite in [f32::NAN, f32::INFINITY] {
         let [keys, values] = [0; 2].map(|_| {
-            let mut numbers = random.numbers(shape.cache_count());
+            let mut numbers = random.floats(shape.cache_count());
             let slot = shape.place(1, 0, 0);
             numbers[slot..].fill(non_finite);
             numbers
         });
-        let q = random.numbers(batch.rows() * shape.query_heads * shape.width);
+        let q = random.floats(batch.rows() * shape.query_heads * shape.width);
         let inputs = [
-            ("q", Input::Numbers(&q)),
+            ("q", Input::F32(&q)),
             ("keys", Input::Bytes(&bytes_of(&keys, shape.cache))),
             ("values", Input::Bytes(&bytes_of(&values, shape.cache))),
-            ("slots", Input::Words(&batch.slots)),
-            ("positions", Input::Words(&batch.positions)),
+            ("slots", Input::U32(&batch.slots)),
+            ("positions", Input::U32(&batch.positions)),
             ("heads", Input::Uninitialized(q.len() * 4)),
         ];
         let heads = kernels.run(0, &shape.scalars(batch.rows(), 1), &inputs);
-        let heads = numbers_of(&heads[0], Format::F32);
+        let heads = to_f32(&heads[0], Format::F32);
         let row_width = shape.query_heads * shape.width;
         for row in 0..batch.rows() {
             let found = &heads[row * row_width..][..row_width];
@@ -126,7 +126,7 @@ fn slots_in_one_tile_do_not_affect_each_other() {
                 assert!(found.iter().all(|v| !v.is_finite()), "row {row} does not show what it sees");
                 continue;
             }
-            let q = wide(&q[row * row_width..][..row_width]);
+            let q = to_f64(&q[row * row_width..][..row_width]);
             let expected = shape.attended(&q, &keys, &values, &[], 0, batch.positions[row] as usize);
             compare(&(row, non_finite), found, &expected, 3e-6);
         }
@@ -139,13 +139,13 @@ fn a_ring_buffer_one_position_too_small_changes_the_result() {
     let (first, rows, window) = (48, 12, 7);
     let whole = Shape { window: Some(window), ..shapes().swap_remove(1) };
     let mut random = Random(7);
-    let numbers = [0; 2].map(|_| random.numbers(whole.cache_count()));
-    let q = random.numbers(rows * whole.query_heads * whole.width);
+    let numbers = [0; 2].map(|_| random.floats(whole.cache_count()));
+    let q = random.floats(rows * whole.query_heads * whole.width);
     let batch = Batch::of(&(first..first + rows as u32).map(|position| (1, position)).collect::<Vec<_>>());
     let row_width = whole.query_heads * whole.width;
     let expected: Vec<f64> = (0..rows)
         .flat_map(|row| {
-            let q = wide(&q[row * row_width..][..row_width]);
+            let q = to_f64(&q[row * row_width..][..row_width]);
             whole.attended(&q, &numbers[0], &numbers[1], &[], 1, first as usize + row)
         })
         .collect();
@@ -177,26 +177,26 @@ fn a_ring_buffer_one_position_too_small_changes_the_result() {
             0,
             &scalars,
             &[
-                ("key", Input::Numbers(&new[0])),
-                ("value", Input::Numbers(&new[1])),
-                ("slots", Input::Words(&batch.slots)),
-                ("positions", Input::Words(&batch.positions)),
+                ("key", Input::F32(&new[0])),
+                ("value", Input::F32(&new[1])),
+                ("slots", Input::U32(&batch.slots)),
+                ("positions", Input::U32(&batch.positions)),
                 ("keys", Input::Bytes(&outputs[0])),
                 ("values", Input::Bytes(&outputs[1])),
             ],
         );
         for kernel in [1, 2] {
             let inputs = [
-                ("q", Input::Numbers(&q)),
+                ("q", Input::F32(&q)),
                 ("keys", Input::Bytes(&cache[0])),
                 ("values", Input::Bytes(&cache[1])),
-                ("slots", Input::Words(&batch.slots)),
-                ("positions", Input::Words(&batch.positions)),
+                ("slots", Input::U32(&batch.slots)),
+                ("positions", Input::U32(&batch.positions)),
                 ("partials", Input::Uninitialized(0)),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             let heads = kernels.run(kernel, &scalars, &inputs).pop().unwrap_or_default();
-            let found = numbers_of(&heads, Format::F32);
+            let found = to_f32(&heads, Format::F32);
             let off = |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs();
             let worst = found.iter().zip(&expected).map(off).fold(0.0, f64::max);
             assert_eq!(worst < 3e-6, is_right, "a ring of {ring}: {worst:e}");

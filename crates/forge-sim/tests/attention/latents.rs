@@ -1,8 +1,8 @@
 //! Multi-head latent attention (MLA): the latent cache and attention, with separate and fused preparation.
 
 use crate::{
-    CONTEXT, Input, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rope_parameters,
-    rotated, wide, with_attention_factor,
+    CONTEXT, Input, Kernels, Random, SLOTS, bytes_of, compare, long, normed, rope_parameters, rotated,
+    to_f32, to_f64, with_attention_factor,
 };
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
@@ -81,8 +81,8 @@ impl Shape {
         let mut lines = vec![f32::NAN; SLOTS * CONTEXT * self.record()];
         for slot in 0..SLOTS as u32 {
             let range = self.place((slot, 0))..self.place((slot, seen(slot)));
-            let numbers = random.numbers(range.len());
-            let rounded = numbers_of(&bytes_of(&numbers, self.cache), self.cache);
+            let numbers = random.floats(range.len());
+            let rounded = to_f32(&bytes_of(&numbers, self.cache), self.cache);
             lines[range].copy_from_slice(&rounded);
         }
         lines
@@ -93,7 +93,7 @@ impl Shape {
         let mut out = Vec::new();
         for head in 0..self.heads {
             let query = [
-                wide(&q[head * self.width..][..self.width]),
+                to_f64(&q[head * self.width..][..self.width]),
                 q_rope[head * self.rope_width..][..self.rope_width].to_vec(),
             ]
             .concat();
@@ -156,19 +156,18 @@ struct Raw {
 
 fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
     let columns = shape.columns();
-    let queries = random.numbers(rows.len() * columns.queries_pitch);
+    let queries = random.floats(rows.len() * columns.queries_pitch);
     let (latent, key) = match shape.together {
         true => (queries.clone(), queries.clone()),
-        false => (
-            random.numbers(rows.len() * columns.latent_pitch),
-            random.numbers(rows.len() * columns.key_pitch),
-        ),
+        false => {
+            (random.floats(rows.len() * columns.latent_pitch), random.floats(rows.len() * columns.key_pitch))
+        }
     };
-    let gain = random.numbers(shape.width);
+    let gain = random.floats(shape.width);
     let (mut q_rope, mut lines) = (Vec::new(), Vec::new());
     for (row, (_, position)) in rows.iter().enumerate() {
         let part =
-            |x: &[f32], pitch: usize, first: usize, count: usize| wide(&x[row * pitch + first..][..count]);
+            |x: &[f32], pitch: usize, first: usize, count: usize| to_f64(&x[row * pitch + first..][..count]);
         let of_queries =
             part(&queries, columns.queries_pitch, columns.q_rope_first, shape.heads * shape.rope_width);
         let heads = of_queries.chunks_exact(shape.rope_width);
@@ -195,27 +194,27 @@ fn appends_raw_or_prepared_latents() {
         let (slots, positions) = (column(rows, |row| row.0), column(rows, |row| row.1));
         let scalars = [("rows", rows.len()), ("context", CONTEXT)];
         let check = |found: &[u8], lines: &[Vec<f64>]| {
-            let found = numbers_of(found, shape.cache);
-            let mut expected = wide(&before);
+            let found = to_f32(found, shape.cache);
+            let mut expected = to_f64(&before);
             for (row, line) in rows.iter().zip(lines) {
                 expected[shape.place(*row)..][..shape.record()].copy_from_slice(line);
             }
             compare(shape, &found, &expected, shape.unit());
         };
         let (latent, key) =
-            (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.rope_width));
+            (random.floats(rows.len() * shape.width), random.floats(rows.len() * shape.rope_width));
         let bindings = [
-            ("latent", Input::Numbers(&latent)),
-            ("key", Input::Numbers(&key)),
-            ("slots", Input::Words(&slots)),
-            ("positions", Input::Words(&positions)),
+            ("latent", Input::F32(&latent)),
+            ("key", Input::F32(&key)),
+            ("slots", Input::U32(&slots)),
+            ("positions", Input::U32(&positions)),
             ("latents", Input::Bytes(&bytes)),
         ];
         let outputs = kernels.run(2 * index, &scalars, &bindings);
         let line = |row: usize| {
             [
-                wide(&latent[row * shape.width..][..shape.width]),
-                wide(&key[row * shape.rope_width..][..shape.rope_width]),
+                to_f64(&latent[row * shape.width..][..shape.width]),
+                to_f64(&key[row * shape.rope_width..][..shape.rope_width]),
             ]
             .concat()
         };
@@ -223,17 +222,17 @@ fn appends_raw_or_prepared_latents() {
 
         let raw = raw(shape, &mut random, rows);
         let bindings = [
-            ("queries", Input::Numbers(&raw.queries)),
-            ("latent", Input::Numbers(&raw.latent)),
-            ("key", Input::Numbers(&raw.key)),
-            ("gain", Input::Numbers(&raw.gain)),
-            ("slots", Input::Words(&slots)),
-            ("positions", Input::Words(&positions)),
+            ("queries", Input::F32(&raw.queries)),
+            ("latent", Input::F32(&raw.latent)),
+            ("key", Input::F32(&raw.key)),
+            ("gain", Input::F32(&raw.gain)),
+            ("slots", Input::U32(&slots)),
+            ("positions", Input::U32(&positions)),
             ("q_rope", Input::Uninitialized(rows.len() * shape.heads * shape.rope_width * 4)),
             ("latents", Input::Bytes(&bytes)),
         ];
         let outputs = kernels.run(2 * index + 1, &scalars, &bindings);
-        compare(shape, &numbers_of(&outputs[0], Format::F32), &raw.q_rope.concat(), 1e-5);
+        compare(shape, &to_f32(&outputs[0], Format::F32), &raw.q_rope.concat(), 1e-5);
         check(&outputs[1], &raw.lines);
     }
 }
@@ -258,7 +257,7 @@ fn mla_attention_over_latents_matches_the_reference() {
             let (slots, positions) = (column(rows, |row| row.0), column(rows, |row| row.1));
             let scalars = [("rows", count), ("context", CONTEXT), ("splits", splits)];
             let raw = raw(shape, &mut random, rows);
-            let q = random.numbers(count * shape.heads * shape.width);
+            let q = random.floats(count * shape.heads * shape.width);
             let many = splits > 1;
             let numbers = count * shape.heads * shape.width;
             let partials = count * shape.heads * splits * (shape.width + 2) * 4;
@@ -278,7 +277,7 @@ fn mla_attention_over_latents_matches_the_reference() {
                         )
                         .swap_remove(0),
                 };
-                (numbers_of(&whole, Format::F32), outputs)
+                (to_f32(&whole, Format::F32), outputs)
             };
             let expected = |lines: &[f32]| -> Vec<f64> {
                 let row = |index: usize| {
@@ -294,11 +293,11 @@ fn mla_attention_over_latents_matches_the_reference() {
             let bytes = bytes_of(&lines, shape.cache);
             let q_rope: Vec<f32> = raw.q_rope.concat().iter().map(|x| *x as f32).collect();
             let bindings = [
-                ("q", Input::Numbers(&q)),
-                ("q_rope", Input::Numbers(&q_rope)),
+                ("q", Input::F32(&q)),
+                ("q_rope", Input::F32(&q_rope)),
                 ("latents", Input::Bytes(&bytes)),
-                ("slots", Input::Words(&slots)),
-                ("positions", Input::Words(&positions)),
+                ("slots", Input::U32(&slots)),
+                ("positions", Input::U32(&positions)),
                 ("partials", Input::Uninitialized(partials)),
                 ("heads", Input::Uninitialized(heads)),
             ];
@@ -309,19 +308,19 @@ fn mla_attention_over_latents_matches_the_reference() {
             let mut lines = shape.lines(&mut random, reach);
             let bytes = bytes_of(&lines, shape.cache);
             let bindings = [
-                ("q", Input::Numbers(&q)),
-                ("queries", Input::Numbers(&raw.queries)),
-                ("latent", Input::Numbers(&raw.latent)),
-                ("key", Input::Numbers(&raw.key)),
-                ("gain", Input::Numbers(&raw.gain)),
+                ("q", Input::F32(&q)),
+                ("queries", Input::F32(&raw.queries)),
+                ("latent", Input::F32(&raw.latent)),
+                ("key", Input::F32(&raw.key)),
+                ("gain", Input::F32(&raw.gain)),
                 ("latents", Input::Bytes(&bytes)),
-                ("slots", Input::Words(&slots)),
-                ("positions", Input::Words(&positions)),
+                ("slots", Input::U32(&slots)),
+                ("positions", Input::U32(&positions)),
                 ("partials", Input::Uninitialized(partials)),
                 ("heads", Input::Uninitialized(heads)),
             ];
             let (found, mut outputs) = joined(kernels.run(3 * index + 1, &scalars, &bindings));
-            let after = numbers_of(&outputs.swap_remove(0), shape.cache);
+            let after = to_f32(&outputs.swap_remove(0), shape.cache);
             for (row, line) in rows.iter().zip(&raw.lines) {
                 let range = shape.place(*row)..shape.place(*row) + shape.record();
                 compare(shape, &after[range.clone()], line, shape.unit());
@@ -356,14 +355,14 @@ fn expanded_mla_attention_matches_the_reference() {
     for (index, [heads, keys, rope_width, values]) in shapes.into_iter().enumerate() {
         for (rows, first, tile) in [(19, 0, 64), (21, 120, 64), (17, 90, 33), (33, 0, 12)] {
             let length = first + rows;
-            let q = random.numbers(rows * (heads * keys + heads));
-            let r = random.numbers(rows * heads * rope_width);
+            let q = random.floats(rows * (heads * keys + heads));
+            let r = random.floats(rows * heads * rope_width);
             let [k, t, v] =
-                [heads * keys, rope_width, heads * values].map(|width| random.numbers(length * width));
+                [heads * keys, rope_width, heads * values].map(|width| random.floats(length * width));
             let mut expected = Vec::new();
             for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
-                let query = wide(&q[row * (heads * keys + heads) + head * keys..][..keys]);
-                let head_rope = wide(&r[(row * heads + head) * rope_width..][..rope_width]);
+                let query = to_f64(&q[row * (heads * keys + heads) + head * keys..][..keys]);
+                let head_rope = to_f64(&r[(row * heads + head) * rope_width..][..rope_width]);
                 let score = |position: usize| {
                     let key = &k[(position * heads + head) * keys..][..keys];
                     let products =
@@ -390,12 +389,12 @@ fn expanded_mla_attention_matches_the_reference() {
                         None => Input::Uninitialized(numbers * 4),
                     };
                     let bindings = [
-                        ("q", Input::Numbers(&q)),
-                        ("q_rope", Input::Numbers(&r)),
-                        ("keys", Input::Numbers(&k[begin * heads * keys..end * heads * keys])),
-                        ("k_rope", Input::Numbers(&t[begin * rope_width..end * rope_width])),
-                        ("values", Input::Numbers(&v[begin * heads * values..end * heads * values])),
-                        ("positions", Input::Words(&positions)),
+                        ("q", Input::F32(&q)),
+                        ("q_rope", Input::F32(&r)),
+                        ("keys", Input::F32(&k[begin * heads * keys..end * heads * keys])),
+                        ("k_rope", Input::F32(&t[begin * rope_width..end * rope_width])),
+                        ("values", Input::F32(&v[begin * heads * values..end * heads * values])),
+                        ("positions", Input::U32(&positions)),
                         ("heads", bindings(rows * heads * values, 0)),
                         ("carried", bindings(rows * heads * 2, 1)),
                     ];
@@ -405,7 +404,7 @@ fn expanded_mla_attention_matches_the_reference() {
                 let what = (shapes[index], rows, first, tile);
                 let is_ranged = which % 2 == 1;
                 let loss = Precision::own().reduced_precision_error().filter(|_| is_ranged).unwrap_or(1e-5);
-                compare(&what, &numbers_of(&outputs[0], Format::F32), &expected, loss);
+                compare(&what, &to_f32(&outputs[0], Format::F32), &expected, loss);
             }
         }
     }
@@ -426,7 +425,7 @@ fn loads_latents_of_a_tile_from_the_cache() {
         for (begin, rows) in [(0, 1), (7, 120)] {
             let bindings = [
                 ("latents", Input::Bytes(&bytes)),
-                ("slots", Input::Words(&[1])),
+                ("slots", Input::U32(&[1])),
                 ("latent_tile", Input::Uninitialized(rows * shape.width * 4)),
                 ("k_rope", Input::Uninitialized(rows * shape.rope_width * 4)),
             ];
@@ -438,8 +437,8 @@ fn loads_latents_of_a_tile_from_the_cache() {
                     .flat_map(|position| part(shape, line(position)))
                     .collect()
             };
-            assert_eq!(numbers_of(&outputs[0], Format::F32), of(|shape, line| line[..shape.width].to_vec()));
-            assert_eq!(numbers_of(&outputs[1], Format::F32), of(|shape, line| line[shape.width..].to_vec()));
+            assert_eq!(to_f32(&outputs[0], Format::F32), of(|shape, line| line[..shape.width].to_vec()));
+            assert_eq!(to_f32(&outputs[1], Format::F32), of(|shape, line| line[shape.width..].to_vec()));
         }
     }
 }

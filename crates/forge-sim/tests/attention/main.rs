@@ -29,15 +29,15 @@ impl Random {
         (self.0 >> 8) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.number()).collect()
     }
 }
 
 /// The contents of a buffer, or the number of bytes that a kernel writes.
 pub(crate) enum Input<'a> {
-    Numbers(&'a [f32]),
-    Words(&'a [u32]),
+    F32(&'a [f32]),
+    U32(&'a [u32]),
     /// Initial contents of a buffer that is read and written.
     Bytes(&'a [u8]),
     Uninitialized(usize),
@@ -77,8 +77,8 @@ impl Kernels {
                 .find(|(name, _)| *name == buffer.name)
                 .unwrap_or_else(|| panic!("nothing for {}", buffer.name));
             let id = match content {
-                Input::Numbers(numbers) => sim.memory.floats(numbers),
-                Input::Words(words) => sim.memory.words(words),
+                Input::F32(numbers) => sim.memory.floats(numbers),
+                Input::U32(words) => sim.memory.words(words),
                 Input::Bytes(bytes) => sim.memory.bytes(bytes),
                 Input::Uninitialized(bytes) => sim.memory.unwritten(*bytes),
             };
@@ -100,7 +100,7 @@ impl Kernels {
     }
 }
 
-pub(crate) fn numbers_of(bytes: &[u8], format: Format) -> Vec<f32> {
+pub(crate) fn to_f32(bytes: &[u8], format: Format) -> Vec<f32> {
     match format {
         Format::F16 => bytes.chunks_exact(2).map(|v| f16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
         _ => bytes.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
@@ -114,7 +114,7 @@ pub(crate) fn bytes_of(numbers: &[f32], format: Format) -> Vec<u8> {
     }
 }
 
-pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
+pub(crate) fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Norms and elementwise functions.
 
-use crate::{Input, Kernels, Random, compare, normed, numbers_of, wide};
+use crate::{Input, Kernels, Random, compare, normed, to_f32, to_f64};
 use forge_kernels::Spec;
 use forge_ops::{Activation, Elementwise, Format, Function, LayerNorm, NormAdd, RmsNorm, Squares, UnaryOp};
 
@@ -28,20 +28,20 @@ fn layer_norm_matches_the_reference() {
     for (index, norm) in norms.iter().enumerate() {
         let width = norm.width;
         // Values far from 0, so that a variance computed as E[x²] − E[x]² cancels.
-        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
-        let [gain, bias] = [0; 2].map(|_| random.numbers(width));
+        let x: Vec<f32> = random.floats(rows * width).into_iter().map(|x| x + 300.0).collect();
+        let [gain, bias] = [0; 2].map(|_| random.floats(width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
         let bindings = [
-            ("x", Input::Numbers(&x)),
-            ("gain", Input::Numbers(&gain)),
-            ("bias", Input::Numbers(&bias)),
-            ("wanted", Input::Words(&order)),
+            ("x", Input::F32(&x)),
+            ("gain", Input::F32(&gain)),
+            ("bias", Input::F32(&bias)),
+            ("wanted", Input::U32(&order)),
             ("y", Input::Uninitialized(rows * width * 4)),
         ];
         let y = kernels.run(index, &[("rows", rows)], &bindings);
         let mut expected = Vec::new();
         for &row in &order {
-            let row = wide(&x[row as usize * width..][..width]);
+            let row = to_f64(&x[row as usize * width..][..width]);
             let mean = row.iter().sum::<f64>() / width as f64;
             let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
             let plus = |i: usize| if norm.bias { f64::from(bias[i]) } else { 0.0 };
@@ -50,7 +50,7 @@ fn layer_norm_matches_the_reference() {
             );
         }
         // The rounding error of the mean of values around 300.
-        compare(norm, &numbers_of(&y[0], Format::F32), &expected, 1e-4);
+        compare(norm, &to_f32(&y[0], Format::F32), &expected, 1e-4);
     }
 }
 
@@ -70,34 +70,34 @@ fn norm_with_residual_add_matches_the_reference() {
     let kernels = Kernels::of(cases.iter().map(|(_, norm)| Spec::NormAdd(*norm)));
     for (index, (rows, norm)) in cases.iter().enumerate() {
         let (rows, width) = (*rows, norm.width);
-        let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
-        let [norm_gain, gain] = [0; 2].map(|_| random.numbers(width));
-        let factor = random.numbers(1);
+        let [x, stream] = [0; 2].map(|_| random.floats(rows * width));
+        let [norm_gain, gain] = [0; 2].map(|_| random.floats(width));
+        let factor = random.floats(1);
         let partials = norm.squares.map_or(0, |squares| squares.partials);
         let bindings = [
-            ("x", Input::Numbers(&x)),
-            ("norm_gain", Input::Numbers(&norm_gain)),
-            ("factor", Input::Numbers(&factor)),
-            ("gain", Input::Numbers(&gain)),
-            ("stream", Input::Numbers(&stream)),
+            ("x", Input::F32(&x)),
+            ("norm_gain", Input::F32(&norm_gain)),
+            ("factor", Input::F32(&factor)),
+            ("gain", Input::F32(&gain)),
+            ("stream", Input::F32(&stream)),
             ("gained", Input::Uninitialized(width * 4)),
             ("squares_out", Input::Uninitialized(partials * 4)),
         ];
         let written = kernels.run(index, &[("rows", rows)], &bindings);
         let own_gain = norm.gain.then_some(&norm_gain[..]);
-        let added = x.chunks_exact(width).flat_map(|row| normed(&wide(row), own_gain, norm.epsilon));
+        let added = x.chunks_exact(width).flat_map(|row| normed(&to_f64(row), own_gain, norm.epsilon));
         let times = if norm.factor { f64::from(factor[0]) } else { 1.0 };
-        let sums: Vec<f64> = wide(&stream).iter().zip(added).map(|(h, x)| times * (h + x)).collect();
-        compare(norm, &numbers_of(&written[0], Format::F32), &sums, 2e-6);
+        let sums: Vec<f64> = to_f64(&stream).iter().zip(added).map(|(h, x)| times * (h + x)).collect();
+        compare(norm, &to_f32(&written[0], Format::F32), &sums, 2e-6);
         let Some(squares) = norm.squares else { continue };
         let mut rest = written[1..].iter();
         if squares.gain {
             let gained: Vec<f64> = sums.iter().zip(&gain).map(|(sum, gain)| sum * f64::from(*gain)).collect();
-            compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &gained, 2e-6);
+            compare(norm, &to_f32(rest.next().unwrap(), Format::F32), &gained, 2e-6);
         }
         let mut outputs = vec![0.0; squares.partials];
         outputs[0] = sums.iter().map(|sum| sum * sum).sum();
-        compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &outputs, 2e-6);
+        compare(norm, &to_f32(rest.next().unwrap(), Format::F32), &outputs, 2e-6);
     }
 }
 
@@ -132,23 +132,23 @@ fn norms_and_elementwise_functions_match_the_reference() {
     );
     for (index, norm) in norms.iter().enumerate() {
         let row = norm.width * norm.parts;
-        let (x, gain) = (random.numbers(rows * row), random.numbers(norm.width));
+        let (x, gain) = (random.floats(rows * row), random.floats(norm.width));
         let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
         let bindings = [
-            ("x", Input::Numbers(&x)),
-            ("gain", Input::Numbers(&gain)),
-            ("wanted", Input::Words(&order)),
+            ("x", Input::F32(&x)),
+            ("gain", Input::F32(&gain)),
+            ("wanted", Input::U32(&order)),
             ("y", Input::Uninitialized(rows * row * 4)),
         ];
         let y = kernels.run(index, &[("rows", rows)], &bindings);
         let parts = order.iter().flat_map(|&at| x[at as usize * row..][..row].chunks_exact(norm.width));
         let gain = norm.gain.then_some(&gain[..]);
-        let expected: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
-        compare(norm, &numbers_of(&y[0], Format::F32), &expected, 2e-6);
+        let expected: Vec<f64> = parts.flat_map(|part| normed(&to_f64(part), gain, norm.epsilon)).collect();
+        compare(norm, &to_f32(&y[0], Format::F32), &expected, 2e-6);
     }
     // From tiny values to far beyond where exp overflows.
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
-    let b = random.numbers(rows * width);
+    let b = random.floats(rows * width);
     for (index, function) in functions.iter().enumerate() {
         // One factor per row, one for all rows, or one per element.
         let spread = match function {
@@ -157,15 +157,12 @@ fn norms_and_elementwise_functions_match_the_reference() {
             _ => 1,
         };
         let b = &b[..rows * width / spread];
-        let bindings = [
-            ("a", Input::Numbers(&a)),
-            ("b", Input::Numbers(b)),
-            ("y", Input::Uninitialized(rows * width * 4)),
-        ];
+        let bindings =
+            [("a", Input::F32(&a)), ("b", Input::F32(b)), ("y", Input::Uninitialized(rows * width * 4))];
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &bindings);
-        let expected = wide(&a)
+        let expected = to_f64(&a)
             .into_iter()
-            .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
+            .zip(to_f64(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
             .map(|(a, b)| match *function {
                 Function::Unary(UnaryOp::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
                 Function::Unary(UnaryOp::Activate(Activation::GeluTanh)) => {
@@ -184,6 +181,6 @@ fn norms_and_elementwise_functions_match_the_reference() {
                 Function::Multiply | Function::ScaleRows | Function::ScaleBy => a * b,
                 Function::Add => a + b,
             });
-        compare(function, &numbers_of(&y[0], Format::F32), &expected.collect::<Vec<_>>(), 1e-6);
+        compare(function, &to_f32(&y[0], Format::F32), &expected.collect::<Vec<_>>(), 1e-6);
     }
 }

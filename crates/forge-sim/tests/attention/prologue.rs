@@ -2,7 +2,7 @@
 
 use crate::shape::{Batch, cache};
 use crate::shapes::{shapes, with_matrix_units};
-use crate::{Input, Kernels, Random, compare, numbers_of};
+use crate::{Input, Kernels, Random, compare, to_f32};
 use forge_kernels::prologue_fits;
 use forge_ops::{Format, KvSource};
 
@@ -25,9 +25,9 @@ fn attention_with_fused_prologue_matches_the_reference() {
             let rows = batch.rows();
             let row_width = shape.row_width();
             let appends = shape.kv_source != KvSource::Nothing;
-            let qkv = random.numbers(rows * row_width);
-            let gains = [0; 2].map(|_| random.numbers(shape.width));
-            let sinks = random.numbers(shape.query_heads);
+            let qkv = random.floats(rows * row_width);
+            let gains = [0; 2].map(|_| random.floats(shape.width));
+            let sinks = random.floats(shape.query_heads);
             let of_row = |slot| batch.slots.iter().position(|of| *of == slot);
             let seen =
                 |slot| of_row(slot).map_or(0, |row| batch.positions[row] as usize + usize::from(!appends));
@@ -40,15 +40,15 @@ fn attention_with_fused_prologue_matches_the_reference() {
                 2 * index,
                 &scalars,
                 &[
-                    (if appends { "qkv" } else { "q" }, Input::Numbers(&qkv)),
-                    ("query_gain", Input::Numbers(&gains[0])),
-                    ("key_gain", Input::Numbers(&gains[1])),
+                    (if appends { "qkv" } else { "q" }, Input::F32(&qkv)),
+                    ("query_gain", Input::F32(&gains[0])),
+                    ("key_gain", Input::F32(&gains[1])),
                     ("keys", Input::Bytes(&before[0])),
                     ("values", Input::Bytes(&before[1])),
-                    ("sinks", Input::Numbers(&sinks)),
-                    ("gates", Input::Numbers(&qkv)),
-                    ("slots", Input::Words(&batch.slots)),
-                    ("positions", Input::Words(&batch.positions)),
+                    ("sinks", Input::F32(&sinks)),
+                    ("gates", Input::F32(&qkv)),
+                    ("slots", Input::U32(&batch.slots)),
+                    ("positions", Input::U32(&batch.positions)),
                     ("partials", Input::Uninitialized(if many { partials } else { 0 })),
                     ("heads", Input::Uninitialized(if many { 0 } else { heads })),
                 ],
@@ -57,18 +57,18 @@ fn attention_with_fused_prologue_matches_the_reference() {
             if many {
                 let inputs = [
                     ("partials", Input::Bytes(&partials)),
-                    ("gates", Input::Numbers(&qkv)),
+                    ("gates", Input::F32(&qkv)),
                     ("heads", Input::Uninitialized(heads)),
                 ];
                 heads_bytes = kernels.run(2 * index + 1, &scalars, &inputs).swap_remove(0);
             }
             // The cache has the row's rounded key and value, and is otherwise unchanged.
             let after =
-                [0, 1].map(|which| shape.numbers(if appends { &written[which] } else { &before[which] }));
+                [0, 1].map(|which| shape.to_f32(if appends { &written[which] } else { &before[which] }));
             let loss = shape.rope_error();
             let unit = shape.unit() + loss;
             let mut expected_heads = Vec::new();
-            let mut expected = before.map(|bytes| shape.numbers(&bytes));
+            let mut expected = before.map(|bytes| shape.to_f32(&bytes));
             for row in 0..rows {
                 let (slot, position) = (batch.slots[row], batch.positions[row]);
                 let [queries, key, value] =
@@ -89,7 +89,7 @@ fn attention_with_fused_prologue_matches_the_reference() {
                 let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
                 assert!(after.iter().zip(expected).all(same), "{shape:?} wrote where it should not");
             }
-            compare(shape, &numbers_of(&heads_bytes, Format::F32), &expected_heads, 1e-5 + loss);
+            compare(shape, &to_f32(&heads_bytes, Format::F32), &expected_heads, 1e-5 + loss);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Causal convolutions and delta rules: outputs, and the recurrent state of each slot.
 
-use crate::{Input, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
+use crate::{Input, Kernels, Random, SLOTS, bytes_of, compare, to_f32, to_f64};
 use forge_kernels::Spec;
 use forge_kernels::spec::{ChunkLayout, Kernel};
 use forge_ops::{Activation, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Format, GatedRmsNorm};
@@ -43,18 +43,18 @@ fn convolution_continues_from_the_state_of_its_slot() {
     let kernels = Kernels::of(shapes.iter().cloned().map(Spec::Convolve));
     for (index, shape) in shapes.iter().enumerate() {
         let CausalConv { width, taps: count, .. } = *shape;
-        let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
-        let before = random.numbers(SLOTS * count * width);
+        let (x, taps) = (random.floats(ROWS.len() * width), random.floats(width * count));
+        let before = random.floats(SLOTS * count * width);
         let bindings = [
-            ("x", Input::Numbers(&x)),
-            ("taps", Input::Numbers(&taps)),
-            ("slots", Input::Words(&column(|row| row.0))),
-            ("positions", Input::Words(&column(|row| row.1))),
+            ("x", Input::F32(&x)),
+            ("taps", Input::F32(&taps)),
+            ("slots", Input::U32(&column(|row| row.0))),
+            ("positions", Input::U32(&column(|row| row.1))),
             ("conv_state", Input::Bytes(&bytes_of(&before, Format::F32))),
             ("y", Input::Uninitialized(ROWS.len() * width * 4)),
         ];
         let left = kernels.run(index, &[("rows", ROWS.len())], &bindings);
-        let (mut conv_state, mut expected) = (wide(&before), Vec::new());
+        let (mut conv_state, mut expected) = (to_f64(&before), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             for channel in 0..width {
@@ -66,8 +66,8 @@ fn convolution_continues_from_the_state_of_its_slot() {
                 expected.push(seen.sum());
             }
         }
-        compare(shape, &numbers_of(&left[0], Format::F32), &conv_state, 0.0);
-        compare(shape, &numbers_of(&left[1], Format::F32), &expected, 1e-6);
+        compare(shape, &to_f32(&left[0], Format::F32), &conv_state, 0.0);
+        compare(shape, &to_f32(&left[1], Format::F32), &expected, 1e-6);
     }
 }
 
@@ -89,31 +89,31 @@ fn delta_rule_matches_the_reference_row_by_row() {
     for (index, shape) in shapes.iter().enumerate() {
         let DeltaRule { key_heads, heads, keys, values, scale, epsilon, .. } = *shape;
         let rows = ROWS.len();
-        let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
-        let value = random.numbers(rows * heads * values);
+        let [query, key] = [0; 2].map(|_| random.floats(rows * key_heads * keys));
+        let value = random.floats(rows * heads * values);
         // From full decay to none: time steps from -200 to 200.
-        let dt: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
-        let beta: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
-        let [a_log, dt_bias] = [0; 2].map(|_| random.numbers(heads));
-        let before = random.numbers(SLOTS * heads * values * keys);
+        let dt: Vec<f32> = random.floats(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let beta: Vec<f32> = random.floats(rows * heads).iter().map(|x| x.abs()).collect();
+        let [a_log, dt_bias] = [0; 2].map(|_| random.floats(heads));
+        let before = random.floats(SLOTS * heads * values * keys);
         let bindings = [
-            ("query", Input::Numbers(&query)),
-            ("key", Input::Numbers(&key)),
-            ("value", Input::Numbers(&value)),
-            ("dt", Input::Numbers(&dt)),
-            ("beta", Input::Numbers(&beta)),
-            ("a_log", Input::Numbers(&a_log)),
-            ("dt_bias", Input::Numbers(&dt_bias)),
-            ("slots", Input::Words(&column(|row| row.0))),
-            ("positions", Input::Words(&column(|row| row.1))),
+            ("query", Input::F32(&query)),
+            ("key", Input::F32(&key)),
+            ("value", Input::F32(&value)),
+            ("dt", Input::F32(&dt)),
+            ("beta", Input::F32(&beta)),
+            ("a_log", Input::F32(&a_log)),
+            ("dt_bias", Input::F32(&dt_bias)),
+            ("slots", Input::U32(&column(|row| row.0))),
+            ("positions", Input::U32(&column(|row| row.1))),
             ("recurrent_state", Input::Bytes(&bytes_of(&before, Format::F32))),
             ("heads", Input::Uninitialized(rows * heads * values * 4)),
         ];
-        let (mut state, mut expected) = (wide(&before), vec![0.0; rows * heads * values]);
+        let (mut state, mut expected) = (to_f64(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
-                    let part = wide(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
+                    let part = to_f64(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
                     let length = (part.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
                     part.iter().map(|x| x / length).collect()
                 };
@@ -135,8 +135,8 @@ fn delta_rule_matches_the_reference_row_by_row() {
         }
         for variant in 0..VARIANTS {
             let left = kernels.run(VARIANTS * index + variant, &[("rows", rows)], &bindings);
-            compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
-            compare(shape, &numbers_of(&left[1], Format::F32), &expected, 4e-6);
+            compare(shape, &to_f32(&left[0], Format::F32), &state, 4e-6);
+            compare(shape, &to_f32(&left[1], Format::F32), &expected, 4e-6);
         }
     }
 }
@@ -167,10 +167,10 @@ fn rule(shape: &mixer::Shape) -> DeltaRule {
 
 fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
     mixer::Weights {
-        taps: random.numbers(shape.channels() * shape.taps),
-        a_log: random.numbers(shape.heads),
-        dt_bias: random.numbers(shape.heads),
-        gain: random.numbers(shape.values),
+        taps: random.floats(shape.channels() * shape.taps),
+        a_log: random.floats(shape.heads),
+        dt_bias: random.floats(shape.heads),
+        gain: random.floats(shape.values),
     }
 }
 
@@ -192,11 +192,11 @@ fn gated_delta_net_layer_matches_the_reference() {
     let [slots, positions] = [column(|row| row.0), column(|row| row.1)];
     for (index, shape) in mixers().iter().enumerate() {
         let (weights, rows) = (weights(&mut random, shape), ROWS.len());
-        let inputs = random.numbers(rows * shape.inputs());
+        let inputs = random.floats(rows * shape.inputs());
         let of_slot = shape.taps * shape.channels();
         let [conv_state_before, before] =
-            [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
-        let (mut conv_state, mut state) = (wide(&conv_state_before), wide(&before));
+            [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.floats(count));
+        let (mut conv_state, mut state) = (to_f64(&conv_state_before), to_f64(&before));
         let (mut convolved, mut expected) = (Vec::new(), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
@@ -207,7 +207,7 @@ fn gated_delta_net_layer_matches_the_reference() {
             expected.extend(mixer::update_state(
                 shape,
                 &weights,
-                [&convolved_row, &wide(row)],
+                [&convolved_row, &to_f64(row)],
                 state,
                 position,
             ));
@@ -215,46 +215,46 @@ fn gated_delta_net_layer_matches_the_reference() {
         }
         let scalars = [("rows", rows)];
         let bindings = [
-            ("x", Input::Numbers(&inputs)),
-            ("taps", Input::Numbers(&weights.taps)),
-            ("slots", Input::Words(&slots)),
-            ("positions", Input::Words(&positions)),
+            ("x", Input::F32(&inputs)),
+            ("taps", Input::F32(&weights.taps)),
+            ("slots", Input::U32(&slots)),
+            ("positions", Input::U32(&positions)),
             ("conv_state", Input::Bytes(&bytes_of(&conv_state_before, Format::F32))),
             ("y", Input::Uninitialized(convolved.len() * 4)),
         ];
         let own = index * (VARIANTS + 2);
         let left = kernels.run(own, &scalars, &bindings);
-        compare(shape, &numbers_of(&left[0], Format::F32), &conv_state, 0.0);
-        compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
+        compare(shape, &to_f32(&left[0], Format::F32), &conv_state, 0.0);
+        compare(shape, &to_f32(&left[1], Format::F32), &convolved, 1e-6);
 
         let as_f32: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
         let held = bytes_of(&before, Format::F32);
         for variant in 0..VARIANTS {
             let mut bindings = vec![
-                ("convolved", Input::Numbers(&as_f32)),
-                ("inputs", Input::Numbers(&inputs)),
-                ("a_log", Input::Numbers(&weights.a_log)),
-                ("dt_bias", Input::Numbers(&weights.dt_bias)),
-                ("slots", Input::Words(&slots)),
-                ("positions", Input::Words(&positions)),
+                ("convolved", Input::F32(&as_f32)),
+                ("inputs", Input::F32(&inputs)),
+                ("a_log", Input::F32(&weights.a_log)),
+                ("dt_bias", Input::F32(&weights.dt_bias)),
+                ("slots", Input::U32(&slots)),
+                ("positions", Input::U32(&positions)),
                 ("recurrent_state", Input::Bytes(&held)),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
             ];
             // The row-by-row kernel also norms the heads; the chunked one leaves that to a separate step.
             if variant == 0 {
-                bindings.insert(4, ("gain", Input::Numbers(&weights.gain)));
+                bindings.insert(4, ("gain", Input::F32(&weights.gain)));
             }
             let left = kernels.run(own + 2 + variant, &scalars, &bindings);
-            compare(shape, &numbers_of(&left[0], Format::F32), &state, 4e-6);
+            compare(shape, &to_f32(&left[0], Format::F32), &state, 4e-6);
             let heads = if variant == 0 {
-                numbers_of(&left[1], Format::F32)
+                to_f32(&left[1], Format::F32)
             } else {
                 let bindings = [
-                    ("inputs", Input::Numbers(&inputs)),
-                    ("gain", Input::Numbers(&weights.gain)),
+                    ("inputs", Input::F32(&inputs)),
+                    ("gain", Input::F32(&weights.gain)),
                     ("heads", Input::Bytes(&left[1])),
                 ];
-                numbers_of(&kernels.run(own + 1, &scalars, &bindings)[0], Format::F32)
+                to_f32(&kernels.run(own + 1, &scalars, &bindings)[0], Format::F32)
             };
             compare(shape, &heads, &expected, 4e-6);
         }
@@ -270,12 +270,12 @@ fn single_step_delta_net_matches_the_reference() {
         // One slot continues, the other starts.
         for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
             let weights = weights(&mut random, shape);
-            let inputs = random.numbers(rows.len() * shape.inputs());
+            let inputs = random.floats(rows.len() * shape.inputs());
             let of_slot = shape.taps * shape.channels();
             let [conv_state_before, before] =
-                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.numbers(count));
+                [SLOTS * of_slot, SLOTS * shape.recurrent_state()].map(|count| random.floats(count));
             let (mut conv_state, mut state, mut expected) =
-                (wide(&conv_state_before), wide(&before), Vec::new());
+                (to_f64(&conv_state_before), to_f64(&before), Vec::new());
             for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
                 let conv_state = &mut conv_state[slot * of_slot..(slot + 1) * of_slot];
                 let convolved_row = mixer::convolve(shape, &weights.taps, row, conv_state, *position);
@@ -283,19 +283,19 @@ fn single_step_delta_net_matches_the_reference() {
                 expected.extend(mixer::update_state(
                     shape,
                     &weights,
-                    [&convolved_row, &wide(row)],
+                    [&convolved_row, &to_f64(row)],
                     state,
                     *position,
                 ));
             }
             let bindings = [
-                ("inputs", Input::Numbers(&inputs)),
-                ("taps", Input::Numbers(&weights.taps)),
-                ("a_log", Input::Numbers(&weights.a_log)),
-                ("dt_bias", Input::Numbers(&weights.dt_bias)),
-                ("gain", Input::Numbers(&weights.gain)),
-                ("slots", Input::Words(&rows.map(|row| row.0 as u32))),
-                ("positions", Input::Words(&rows.map(|row| row.1 as u32))),
+                ("inputs", Input::F32(&inputs)),
+                ("taps", Input::F32(&weights.taps)),
+                ("a_log", Input::F32(&weights.a_log)),
+                ("dt_bias", Input::F32(&weights.dt_bias)),
+                ("gain", Input::F32(&weights.gain)),
+                ("slots", Input::U32(&rows.map(|row| row.0 as u32))),
+                ("positions", Input::U32(&rows.map(|row| row.1 as u32))),
                 ("conv_state", Input::Bytes(&bytes_of(&conv_state_before, Format::F32))),
                 ("recurrent_state", Input::Bytes(&bytes_of(&before, Format::F32))),
                 ("heads", Input::Uninitialized(expected.len() * 4)),
@@ -304,7 +304,7 @@ fn single_step_delta_net_matches_the_reference() {
             for (bytes, (expected, bound)) in
                 left.iter().zip([(&conv_state, 0.0), (&state, 4e-6), (&expected, 4e-6)])
             {
-                compare(shape, &numbers_of(bytes, Format::F32), expected, bound);
+                compare(shape, &to_f32(bytes, Format::F32), expected, bound);
             }
         }
     }

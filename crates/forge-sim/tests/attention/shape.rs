@@ -1,6 +1,6 @@
 //! Attention shapes, and the expected results of their kernels.
 
-use crate::{CONTEXT, Random, SLOTS, bytes_of, normed, numbers_of, rotated, wide};
+use crate::{CONTEXT, Random, SLOTS, bytes_of, normed, rotated, to_f32, to_f64};
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel};
 use forge_ops::{
@@ -143,7 +143,7 @@ impl Shape {
     }
 
     /// The values of a KV cache.
-    pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
+    pub(crate) fn to_f32(&self, bytes: &[u8]) -> Vec<f32> {
         let width = self.width;
         let of_record = |record: &[u8]| -> Vec<f32> {
             let scale = |at: usize| f16::from_le_bytes([record[width + at], record[width + at + 1]]).to_f32();
@@ -153,7 +153,7 @@ impl Shape {
         };
         match self.cache {
             Format::Q8_0 => bytes.chunks_exact(width + width / 16).flat_map(of_record).collect(),
-            format => numbers_of(bytes, format),
+            format => to_f32(bytes, format),
         }
     }
 
@@ -204,7 +204,7 @@ impl Shape {
 
     /// Query, key and value heads of a row of qkv, as attention sees them.
     pub(crate) fn prepared(&self, row: &[f32], gains: &[Vec<f32>; 2], position: u32) -> [Vec<f64>; 3] {
-        let mut heads = row.chunks_exact(self.width).map(wide);
+        let mut heads = row.chunks_exact(self.width).map(to_f64);
         let queries: Vec<_> = heads.by_ref().take(self.query_heads).collect();
         let keys: Vec<_> = heads.by_ref().take(self.key_heads).collect();
         let values = match self.kv_source {
@@ -266,7 +266,7 @@ impl Batch {
 
 /// A KV cache as bytes, and its values. Positions that no row may read are NaN.
 pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> usize) -> (Vec<u8>, Vec<f32>) {
-    let mut numbers = random.numbers(shape.cache_count());
+    let mut numbers = random.floats(shape.cache_count());
     for slot in 0..SLOTS as u32 {
         for head in 0..shape.key_heads {
             let (begin, capacity) = (shape.place(slot, head, 0), shape.capacity());
@@ -275,6 +275,6 @@ pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> us
         }
     }
     let bytes = shape.bytes(&numbers);
-    let numbers = shape.numbers(&bytes);
+    let numbers = shape.to_f32(&bytes);
     (bytes, numbers)
 }

@@ -11,7 +11,7 @@ use forge_ops::{
 };
 use forge_sim::{BufferId, Program, Sim};
 
-pub(crate) fn numbers(count: usize, seed: usize) -> Vec<f32> {
+pub(crate) fn floats(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| (((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0) * 0.9).collect()
 }
 
@@ -108,7 +108,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     ]);
     // Rows padded to 64 and 32 columns.
     let padded = |rows: usize, columns: usize, seed| -> Vec<f32> {
-        let plain = numbers(rows * columns, seed);
+        let plain = floats(rows * columns, seed);
         let stride = columns.next_multiple_of(32);
         let row = |row: usize| {
             let mut padded = plain[row * columns..][..columns].to_vec();
@@ -119,9 +119,9 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     };
     let (gate_up, down) = (padded(experts * 2 * inner, width, 1), padded(experts * width, inner, 2));
     let [inner_bias, sum_bias] = [(experts * 2 * inner, 11), (experts * width, 12)]
-        .map(|(count, seed)| if bias { numbers(count, seed) } else { vec![0.0; count] });
+        .map(|(count, seed)| if bias { floats(count, seed) } else { vec![0.0; count] });
     let (x, logits, before) =
-        (numbers(rows * width, 3), numbers(rows * route.logits(), 4), numbers(rows * width, 5));
+        (floats(rows * width, 3), floats(rows * route.logits(), 4), floats(rows * width, 5));
     let routes: Vec<(Vec<usize>, Vec<f64>)> =
         logits.chunks(route.logits()).map(|logits| routed(route, logits, &[], &[])).collect();
     let expected = |row: usize, factor: f64| -> Vec<f64> {
@@ -215,9 +215,9 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     (0..rows).for_each(|row| near(&y[row * width..][..width], &expected(row, 1.0)));
     // One row with fused routing, a deferred norm, and sums of squares for the next step.
     let mut sim = Sim::new(&program).unwrap();
-    let parts = numbers(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
+    let parts = floats(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
-    let gain = numbers(width, 8);
+    let gain = floats(width, 8);
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
         &in_cache(&gate_up, experts, record),
         &in_cache(&down, experts, record),

@@ -1,6 +1,6 @@
 //! Routing: experts and their weights.
 
-use crate::{expert_slots, numbers, program, words};
+use crate::{expert_slots, floats, program, words};
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsLayout, Kernel};
 use forge_ops::{Activation, ExpertsInner, Format, Gating, Groups, Route, Scores};
@@ -99,7 +99,7 @@ fn routing_matches_the_reference_exactly() {
     for (index, route) in routes.iter().enumerate() {
         let (rows, experts, chosen, of_row) = (4, route.experts, route.routes(), route.logits());
         let logits = rows_of_logits(of_row, index);
-        let (correction, scale) = (numbers(experts, 77), numbers(experts, 99));
+        let (correction, scale) = (floats(experts, 77), floats(experts, 99));
         let mut sim = Sim::new(&program).unwrap();
         let mut buffers = vec![sim.memory.floats(&logits).unwrap().read()];
         if route.correction {
@@ -151,7 +151,7 @@ fn routing_matches_the_reference_exactly() {
 
 /// Four rows of scores: random, equal, with few distinct values, and with NaN.
 fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
-    let mut logits: Vec<f32> = numbers(4 * of_row, seed).iter().map(|x| 3.0 * x).collect();
+    let mut logits: Vec<f32> = floats(4 * of_row, seed).iter().map(|x| 3.0 * x).collect();
     logits[of_row..2 * of_row].fill(0.5);
     logits[2 * of_row..3 * of_row].iter_mut().for_each(|x| *x = x.round());
     logits[3 * of_row + 2] = f32::NAN;
@@ -181,7 +181,7 @@ fn fused_routing_matches_the_routing_kernel() {
     for (index, route) in ways().iter().enumerate() {
         let program = program(&[Spec::Route(*route), Spec::ExpertsInner(inner(route))]);
         let (of_row, places) = (route.logits(), route.routes());
-        let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
+        let (correction, scale) = (floats(route.experts, 77), floats(route.experts, 99));
         // The first column of an expert's gate and up matrices: 1 and the expert's index.
         let weights_of: Vec<f32> = (0..route.experts + route.shared)
             .rev()

@@ -19,7 +19,7 @@ impl Random {
         self.bits() as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.number()).collect()
     }
 
@@ -79,7 +79,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let codes: Vec<u8> = (0..group).map(|_| random.bits() as u8).collect();
             match format {
                 Format::F32 => {
-                    let numbers = random.numbers(group);
+                    let numbers = random.floats(group);
                     first.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
                     row.extend(numbers);
                 }
@@ -91,7 +91,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     }
                 }
                 Format::Bf16 => {
-                    for number in random.numbers(group) {
+                    for number in random.floats(group) {
                         let kept = number.to_bits() & 0xffff_0000;
                         first.extend(&kept.to_le_bytes()[2..]);
                         row.push(f32::from_bits(kept));
@@ -196,8 +196,8 @@ pub(crate) struct Bench {
 /// The contents of a kernel's buffer.
 pub(crate) enum Input {
     Bytes(Vec<u8>),
-    Numbers(Vec<f32>),
-    Words(Vec<u32>),
+    F32(Vec<f32>),
+    U32(Vec<u32>),
     /// A number of uninitialized words.
     Uninitialized(usize),
 }
@@ -228,8 +228,8 @@ impl Bench {
         for buffer in &decl.buffers {
             let id = match input_of(&buffer.name) {
                 Input::Bytes(bytes) => sim.memory.bytes(&bytes),
-                Input::Numbers(numbers) => sim.memory.floats(&numbers),
-                Input::Words(words) => sim.memory.words(&words),
+                Input::F32(numbers) => sim.memory.floats(&numbers),
+                Input::U32(words) => sim.memory.words(&words),
                 Input::Uninitialized(words) => sim.memory.unwritten(words * 4),
             }
             .unwrap_or_else(|error| panic!("{error}"));
@@ -247,7 +247,7 @@ impl Bench {
     }
 }
 
-pub(crate) fn numbers_of(words: &[u32]) -> Vec<f32> {
+pub(crate) fn to_f32(words: &[u32]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_bits(word)).collect()
 }
 

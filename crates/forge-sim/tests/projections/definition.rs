@@ -1,6 +1,6 @@
 //! Matmuls by the definition, with tolerances.
 
-use crate::plain::{Bench, Expected, FIRST, Input, Random, compare, numbers_of, stored};
+use crate::plain::{Bench, Expected, FIRST, Input, Random, compare, stored, to_f32};
 use forge_kernels::Spec;
 use forge_kernels::spec::{LinearKernel, Operand};
 use forge_ops::{Activation, Epilogue, Gating, InlineNorm, UnaryOp};
@@ -131,27 +131,27 @@ fn check_one(
     random: &mut Random,
 ) {
     let what = format!("{rows} rows of {it:?}");
-    let x = random.numbers(rows * it.op.inputs);
-    let bias = random.numbers(it.op.outputs);
-    let gain = random.numbers(it.op.outputs);
-    let x_gain = random.numbers(it.op.inputs);
+    let x = random.floats(rows * it.op.inputs);
+    let bias = random.floats(it.op.outputs);
+    let gain = random.floats(it.op.outputs);
+    let x_gain = random.floats(it.op.inputs);
     let partials = it.op.norm.map_or(0, |norm| norm.partials);
-    let squares: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
+    let squares: Vec<f32> = random.floats(partials).iter().map(|number| number.abs()).collect();
     let width = if matches!(it.op.epilogue, Epilogue::Gate(_)) { it.op.outputs / 2 } else { it.op.outputs };
-    let before = random.numbers(rows * width);
+    let before = random.floats(rows * width);
     let of = if let Epilogue::Multiply { of } = it.op.epilogue { of } else { 0 };
-    let factors = random.numbers(of);
+    let factors = random.floats(of);
     let outputs = bench.run(index, rows, |name| match name {
         "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
         "weight_scales" => Input::Bytes(weights.planes[1].clone()),
-        "bias" => Input::Numbers(bias.clone()),
-        "x" => Input::Numbers(x.clone()),
-        "x_gain" => Input::Numbers(x_gain.clone()),
-        "factors" => Input::Numbers(factors.clone()),
-        "squares" => Input::Numbers(squares.clone()),
-        "gain" => Input::Numbers(gain.clone()),
+        "bias" => Input::F32(bias.clone()),
+        "x" => Input::F32(x.clone()),
+        "x_gain" => Input::F32(x_gain.clone()),
+        "factors" => Input::F32(factors.clone()),
+        "squares" => Input::F32(squares.clone()),
+        "gain" => Input::F32(gain.clone()),
         "y" => match it.op.epilogue {
-            Epilogue::Add | Epilogue::AddSquares(_) => Input::Numbers(before.clone()),
+            Epilogue::Add | Epilogue::AddSquares(_) => Input::F32(before.clone()),
             _ => Input::Uninitialized(rows * width),
         },
         "gained" => Input::Uninitialized(width),
@@ -192,13 +192,13 @@ fn check_one(
         Operand::F16 => HALVES,
         Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(F32_ERROR),
     };
-    let y = numbers_of(&outputs[0]);
+    let y = to_f32(&outputs[0]);
     compare(&what, &y, &expected, tolerance);
     match it.op.epilogue {
         Epilogue::AddSquares(leaves) => {
             if leaves.gain {
                 let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
-                assert_eq!(numbers_of(&outputs[1]), product, "{what}");
+                assert_eq!(to_f32(&outputs[1]), product, "{what}");
             }
             let mut parts: Vec<Expected> = y
                 .chunks(outputs_of_a_threadgroup(it))
@@ -206,7 +206,7 @@ fn check_one(
                 .map(|sum: f64| (sum, sum))
                 .collect();
             parts.resize(leaves.partials, (0.0, 0.0));
-            compare(&what, &numbers_of(&outputs[outputs.len() - 1]), &parts, 1e-6);
+            compare(&what, &to_f32(&outputs[outputs.len() - 1]), &parts, 1e-6);
         }
         Epilogue::Best { .. } => {
             let each = outputs_of_a_threadgroup(it);

@@ -1,7 +1,7 @@
 //! Embedding rows.
 
 use crate::formats;
-use crate::plain::{Bench, Input, Random, compare, numbers_of, stored};
+use crate::plain::{Bench, Input, Random, compare, stored, to_f32};
 use forge_kernels::Spec;
 use forge_ops::{Embed, Squares};
 
@@ -25,17 +25,17 @@ fn embedding_lookup_matches_the_reference() {
         let bench = Bench::new(&specs.iter().cloned().map(Spec::Embed).collect::<Vec<_>>());
         for (index, it) in specs.iter().enumerate() {
             let table = stored(&mut random, it.format, 9, width);
-            let gain = random.numbers(width);
+            let gain = random.floats(width);
             let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
             let rows = ids.len();
-            let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
+            let before = if it.adds { random.floats(rows * width) } else { vec![0.0; rows * width] };
             let outputs = bench.run(index, rows, |name| match name {
                 "table_values" | "table_codes" => Input::Bytes(table.planes[0].clone()),
                 "table_scales" => Input::Bytes(table.planes[1].clone()),
-                "ids" => Input::Words(ids.clone()),
-                "gain" => Input::Numbers(gain.clone()),
+                "ids" => Input::U32(ids.clone()),
+                "gain" => Input::F32(gain.clone()),
                 "squares" => Input::Uninitialized(it.squares.map_or(0, |squares| squares.partials)),
-                "stream" if it.adds => Input::Numbers(before.clone()),
+                "stream" if it.adds => Input::F32(before.clone()),
                 _ => Input::Uninitialized(rows * width),
             });
             // An id outside the table reads row 0.
@@ -46,16 +46,16 @@ fn embedding_lookup_matches_the_reference() {
                 .zip(&before)
                 .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
                 .collect();
-            assert_eq!(numbers_of(&outputs[0]), expected, "{it:?}");
+            assert_eq!(to_f32(&outputs[0]), expected, "{it:?}");
             let Some(squares) = it.squares else { continue };
             if squares.gain {
                 let gained: Vec<f32> = expected.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
-                assert_eq!(numbers_of(&outputs[1]), gained, "{it:?}");
+                assert_eq!(to_f32(&outputs[1]), gained, "{it:?}");
             }
             let sum: f64 = expected.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
             let mut parts = vec![(0.0, 0.0); squares.partials];
             parts[0] = (sum, sum);
-            compare(&format!("{it:?}"), &numbers_of(&outputs[outputs.len() - 1]), &parts, 1e-6);
+            compare(&format!("{it:?}"), &to_f32(&outputs[outputs.len() - 1]), &parts, 1e-6);
         }
     }
 }

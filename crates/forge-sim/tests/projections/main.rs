@@ -224,7 +224,7 @@ fn argmax_ties_go_to_the_lowest_index() {
         let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
         let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);
         let outputs = bench.run(index, 2, |name| match name {
-            "candidates" => Input::Words(pairs.concat()),
+            "candidates" => Input::U32(pairs.concat()),
             _ => Input::Uninitialized(2),
         });
         assert_eq!(outputs[0], [first, 0], "{it:?}");

@@ -1,7 +1,7 @@
 //! Per-head matrices in both directions, against plain f64.
 
 use crate::formats;
-use crate::plain::{Bench, Expected, Input, Random, compare, numbers_of, stored};
+use crate::plain::{Bench, Expected, Input, Random, compare, stored, to_f32};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, PerHeadKernel, PerHeadLayout};
 use forge_ops::PerHeadLinear;
@@ -35,13 +35,13 @@ fn per_head_linear_matches_the_reference() {
         for (index, it) in shapes.iter().enumerate() {
             let weights = stored(&mut random, format, it.op.heads * it.op.rows, it.op.columns);
             for rows in [1, 5] {
-                let x = random.numbers(rows * it.op.pitch);
+                let x = random.floats(rows * it.op.pitch);
                 let (takes, gives) =
                     if it.op.transposed { (it.op.rows, it.op.columns) } else { (it.op.columns, it.op.rows) };
                 let outputs = bench.run(index, rows, |name| match name {
                     "weight_values" | "weight_codes" => Input::Bytes(weights.planes[0].clone()),
                     "weight_scales" => Input::Bytes(weights.planes[1].clone()),
-                    "x" => Input::Numbers(x.clone()),
+                    "x" => Input::F32(x.clone()),
                     _ => Input::Uninitialized(rows * it.op.heads * gives),
                 });
                 let product = |row: usize, head: usize, output: usize| {
@@ -63,7 +63,7 @@ fn per_head_linear_matches_the_reference() {
                 let expected: Vec<Expected> = (0..rows * it.op.heads * gives)
                     .map(|at| product(at / gives / it.op.heads, at / gives % it.op.heads, at % gives))
                     .collect();
-                compare(&format!("{rows} rows of {it:?}"), &numbers_of(&outputs[0]), &expected, 1e-6);
+                compare(&format!("{rows} rows of {it:?}"), &to_f32(&outputs[0]), &expected, 1e-6);
             }
         }
     }
