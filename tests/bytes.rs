@@ -159,7 +159,7 @@ fn content(
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
         Operand::RecurrentState(recurrent_state) => {
-            vec![0; section.recurrent_states[recurrent_state].numbers() * 4]
+            vec![0; section.recurrent_states[recurrent_state].elements() * 4]
         }
         Operand::ExpertSlots => read_words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {

@@ -94,7 +94,7 @@ impl Plan {
                     take(state.capacity(context) * self.position_bytes(&state) / each);
                 }
             }
-            section.recurrent_states.iter().for_each(|recurrent_state| take(4 * recurrent_state.numbers()));
+            section.recurrent_states.iter().for_each(|recurrent_state| take(4 * recurrent_state.elements()));
         }
         end
     }
@@ -104,7 +104,7 @@ impl Plan {
         let sections = self.applications.iter().map(|application| &self.sections[application.section]);
         sections
             .flat_map(|section| &section.recurrent_states)
-            .map(|recurrent_state| 4 * recurrent_state.numbers())
+            .map(|recurrent_state| 4 * recurrent_state.elements())
             .sum()
     }
 

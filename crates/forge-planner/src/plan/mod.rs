@@ -171,7 +171,7 @@ pub struct RecurrentState {
 
 impl RecurrentState {
     /// Elements of one slot.
-    pub fn numbers(&self) -> usize {
+    pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }

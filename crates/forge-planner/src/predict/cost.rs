@@ -109,8 +109,8 @@ pub(crate) fn cost_of(
                 cost.cache_written += written * bytes;
             }
             Operand::RecurrentState(recurrent_state) => {
-                let numbers = section.recurrent_states[recurrent_state].numbers() as u64;
-                let (read, written) = step_of.recurrent_state(&argument.parameter, numbers);
+                let elements = section.recurrent_states[recurrent_state].elements() as u64;
+                let (read, written) = step_of.recurrent_state(&argument.parameter, elements);
                 cost.cache_read += read * 4;
                 cost.cache_written += written * 4;
             }
@@ -267,18 +267,18 @@ impl Counted<'_> {
     }
 
     /// Elements of a recurrent state that are read and written. At position 0 nothing is read.
-    fn recurrent_state(&self, parameter: &str, numbers: u64) -> (u64, u64) {
+    fn recurrent_state(&self, parameter: &str, elements: u64) -> (u64, u64) {
         let before = self.amounts.before;
         // Conv state is a ring: the row's own entry is written, the others are read.
         let conv_state = |taps: usize| {
-            let (taps, width) = (taps as u64, numbers / taps as u64);
+            let (taps, width) = (taps as u64, elements / taps as u64);
             (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
         };
         match (&self.instance.spec, parameter) {
             (Spec::Convolve(convolve), _) => conv_state(convolve.taps),
             (Spec::DeltaStep(step), "conv_state") => conv_state(step.taps),
             (Spec::DeltaRule(_) | Spec::DeltaChunks(_) | Spec::DeltaStep(_), _) => {
-                (if before > 0 { numbers } else { 0 }, numbers)
+                (if before > 0 { elements } else { 0 }, elements)
             }
             _ => (0, 0),
         }
