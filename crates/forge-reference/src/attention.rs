@@ -49,7 +49,7 @@ pub(crate) fn attention(heads: &Heads, rows: &[Row], [q, k, v]: [&Values; 3]) ->
         }
         out
     });
-    Values { width: q.width, numbers: parts.concat() }
+    Values { width: q.width, data: parts.concat() }
 }
 
 fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Values) -> Vec<f32> {
@@ -96,7 +96,7 @@ pub(crate) fn apply_rope(
     let mut y = x.clone();
     let frequencies = rope.within(context);
     let pairs = frequencies.len();
-    for (row, vector) in rows.iter().zip(y.numbers.chunks_exact_mut(x.width.max(1))) {
+    for (row, vector) in rows.iter().zip(y.data.chunks_exact_mut(x.width.max(1))) {
         for (pair, frequency) in frequencies.iter().enumerate() {
             let angle = f64::from(row.position as f32 * frequency);
             let sine = f64::from(angle.sin() as f32 * rope.magnitude);
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn rope_rotates_pairs_and_leaves_the_rest() {
         let quarter = std::f32::consts::FRAC_PI_2;
-        let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
+        let x = Values { width: 12, data: (0..24).map(|x| x as f32).collect() };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six channels, of which four rotate: by a quarter and a half rotation per position.
         let apply_with = |pairing, magnitude| {
@@ -135,10 +135,10 @@ mod tests {
                 long: None,
             };
             let y = apply_rope(&x, &rows, 2, 6, &rope);
-            y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
+            y.data.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };
         let half = apply_with(Pairing::Half, 1.0);
-        assert_eq!(half[..12], x.numbers[..12], "position 0 does not turn");
+        assert_eq!(half[..12], x.data[..12], "position 0 does not turn");
         assert_eq!(half[12..], [-14., -13., 12., -15., 16., 17., -20., -19., 18., -21., 22., 23.]);
         let interleaved = apply_with(Pairing::Interleaved, 1.0);
         assert_eq!(interleaved[12..], [-13., 12., -14., -15., 16., 17., -19., 18., -20., -21., 22., 23.]);
@@ -161,29 +161,29 @@ mod tests {
             sinks: None,
         };
         // All scores are equal: every row gets the mean of the values that it sees.
-        let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
-        let query = Values { width: 2, numbers: vec![1.0; 10] };
+        let values = Values { width: 1, data: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
+        let query = Values { width: 2, data: vec![1.0; 10] };
         let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
         let y = attention(&heads, &rows, [&query, &values, &values]);
-        assert_eq!(y.numbers, [1., 1., 2., 2., 4., 4., 100., 100., 200., 200.]);
+        assert_eq!(y.data, [1., 1., 2., 2., 4., 4., 100., 100., 200., 200.]);
         // Rows of two slots may be interleaved.
         let turns: Vec<Row> = [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec();
-        let values = Values { width: 1, numbers: vec![1.0, 100.0, 3.0, 300.0, 8.0] };
+        let values = Values { width: 1, data: vec![1.0, 100.0, 3.0, 300.0, 8.0] };
         let y = attention(&heads, &turns, [&query, &values, &values]);
-        assert_eq!(y.numbers, [1., 1., 100., 100., 2., 2., 200., 200., 4., 4.]);
+        assert_eq!(y.data, [1., 1., 100., 100., 2., 2., 200., 200., 4., 4.]);
     }
 
     #[test]
     fn sliding_window_includes_the_current_position() {
-        let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
-        let query = Values { width: 1, numbers: vec![1.0; 5] };
+        let values = Values { width: 1, data: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
+        let query = Values { width: 1, data: vec![1.0; 5] };
         let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
         let seen = |window| {
             let heads =
                 Heads { queries: 1, keys: 1, width: 1, scale: 0.0, window, softcap: None, sinks: None };
-            attention(&heads, &rows, [&query, &values, &values]).numbers
+            attention(&heads, &rows, [&query, &values, &values]).data
         };
-        assert_eq!(seen(1), values.numbers, "a row sees itself");
+        assert_eq!(seen(1), values.data, "a row sees itself");
         assert_eq!(seen(2), [1., 2., 5.5, 100., 200.], "and the one before it, of its own slot");
         assert_eq!(seen(3), [1., 2., 4., 100., 200.]);
     }
@@ -193,11 +193,11 @@ mod tests {
         let sinks = Some(vec![0.0, 3_f32.ln()]);
         let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0, window: 9, softcap: Some(0.1), sinks };
         let (query, values) = (vec![1.0; 4], vec![6.0, 12.0]);
-        let (query, values) = (Values { width: 2, numbers: query }, Values { width: 1, numbers: values });
+        let (query, values) = (Values { width: 2, data: query }, Values { width: 1, data: values });
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Scores of 0 have weight 1 each; the sinks have weights 1 and 3, and are not capped.
         let y = attention(&heads, &rows, [&query, &values, &values]);
-        assert_eq!(y.numbers, [6. / 2., 6. / 4., 18. / 3., 18. / 5.]);
+        assert_eq!(y.data, [6. / 2., 6. / 4., 18. / 3., 18. / 5.]);
     }
 
     #[test]
@@ -209,31 +209,31 @@ mod tests {
         // first.
         let heads =
             Heads { queries: 1, keys: 1, width: 1, scale: 2.0, window: 9, softcap: Some(2.0), sinks: None };
-        let query = Values { width: 1, numbers: vec![1.0; 2] };
-        let keys = Values { width: 1, numbers: vec![0.0, 2.0] };
-        let values = Values { width: 1, numbers: vec![0.0, 1.0] };
+        let query = Values { width: 1, data: vec![1.0; 2] };
+        let keys = Values { width: 1, data: vec![0.0, 2.0] };
+        let values = Values { width: 1, data: vec![0.0, 1.0] };
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         let weight = (2.0 * 2_f64.tanh()).exp();
-        let last = attention(&heads, &rows, [&query, &keys, &values]).numbers[1];
+        let last = attention(&heads, &rows, [&query, &keys, &values]).data[1];
         assert!((f64::from(last) - weight / (1.0 + weight)).abs() < 1e-6, "{last}");
     }
 
     proptest! {
         #[test]
         fn wide_windows_and_high_softcaps_have_no_effect(
-            numbers in prop::collection::vec(-3_f32..3.0, 8 * 8),
+            data in prop::collection::vec(-3_f32..3.0, 8 * 8),
             split in 1_usize..8,
             beyond in 0_usize..3,
         ) {
             let rows: Vec<Row> = of_slot(0, &[0; 8][..split]).chain(of_slot(1, &[0; 8][split..])).collect();
             let part = |first: usize, width: usize| Values {
                 width,
-                numbers: numbers.chunks(8).flat_map(|row| &row[first..first + width]).copied().collect(),
+                data: data.chunks(8).flat_map(|row| &row[first..first + width]).copied().collect(),
             };
             let inputs = [part(0, 4), part(4, 2), part(6, 2)];
             let result = |window, softcap| {
                 let heads = Heads { queries: 2, keys: 1, width: 2, scale: 0.7, window, softcap, sinks: None };
-                attention(&heads, &rows, inputs.each_ref()).numbers
+                attention(&heads, &rows, inputs.each_ref()).data
             };
             let plain = result(usize::MAX, None);
             let longest = split.max(8 - split);

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// position 0 on. The context length is that of the longest slot.
 pub(crate) fn run(
     graph: &Graph,
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     cache: Format,
     rows: &[Row],
     positions: &[usize],
@@ -31,7 +31,7 @@ pub(crate) fn run(
         return Err(Diagnostic::new("F0402", message));
     }
     let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
-    let run = Run { graph, numbers, cache, context };
+    let run = Run { graph, weights, cache, context };
     let cross_layer = &mut CrossLayer::default();
     let mut stream = run.apply(&graph.prologue, rows, Values::default(), cross_layer)?;
     for layer in &graph.layers {
@@ -42,15 +42,15 @@ pub(crate) fn run(
     let is_alone = graph.epilogue.states.is_empty();
     let kept: Vec<usize> = if is_alone { positions.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
-    let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
-    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, cross_layer)?;
+    let data = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, data }, cross_layer)?;
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
     Ok(positions.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
 
 struct Run<'a> {
     graph: &'a Graph,
-    numbers: &'a dyn WeightRows,
+    weights: &'a dyn WeightRows,
     /// KV cache format.
     cache: Format,
     /// Context length of every slot.
@@ -99,12 +99,12 @@ impl Run<'_> {
             Op::Embed { table, scale } => {
                 let table = bound(apply, body, *table)?;
                 let width = self.graph.weights[table.0].columns();
-                let mut numbers = vec![0.0; rows.len() * width];
-                for (row, out) in rows.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
-                    self.numbers.rows(table, row.id as usize..row.id as usize + 1, out)?;
+                let mut data = vec![0.0; rows.len() * width];
+                for (row, out) in rows.iter().zip(data.chunks_exact_mut(width.max(1))) {
+                    self.weights.rows(table, row.id as usize..row.id as usize + 1, out)?;
                     out.iter_mut().for_each(|x| *x *= scale);
                 }
-                Values { width, numbers }
+                Values { width, data }
             }
             Op::RmsNorm { gain, parts, epsilon } => {
                 let gain = gain.map(|gain| self.vector(bound(apply, body, gain)?)).transpose()?;
@@ -114,8 +114,8 @@ impl Run<'_> {
                 let table = bound(apply, body, *table)?;
                 let mut placed = x.clone();
                 let mut place = vec![0.0; x.width];
-                for (row, out) in rows.iter().zip(placed.numbers.chunks_exact_mut(x.width.max(1))) {
-                    self.numbers.rows(table, row.position..row.position + 1, &mut place)?;
+                for (row, out) in rows.iter().zip(placed.data.chunks_exact_mut(x.width.max(1))) {
+                    self.weights.rows(table, row.position..row.position + 1, &mut place)?;
                     out.iter_mut().zip(&place).for_each(|(x, place)| *x += place);
                 }
                 placed
@@ -132,7 +132,7 @@ impl Run<'_> {
                     None => None,
                 };
                 let outputs = self.graph.weights[weight.0].rows();
-                linear(self.numbers, weight, 0..outputs, bias.as_deref(), x)?
+                linear(self.weights, weight, 0..outputs, bias.as_deref(), x)?
             }
             Op::Rope { width, rope, .. } => apply_rope(x, rows, self.context, *width, rope),
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
@@ -157,7 +157,7 @@ impl Run<'_> {
                 let columns = |row: &[f32]| row[first..first + width].to_vec();
                 Values {
                     width: *width,
-                    numbers: cross_layer.per_layer_inputs.rows().flat_map(columns).collect(),
+                    data: cross_layer.per_layer_inputs.rows().flat_map(columns).collect(),
                 }
             }
             Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
@@ -189,7 +189,7 @@ impl Run<'_> {
                 let weight = bound(apply, body, *weight)?;
                 let of = &self.graph.weights[weight.0];
                 let of = [of.rows(), of.columns()];
-                mla::per_head_linear(self.numbers, weight, of, (*heads, *transposed), x)?
+                mla::per_head_linear(self.weights, weight, of, (*heads, *transposed), x)?
             }
             Op::LatentAttention { heads, scale, cache } => {
                 let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;
@@ -228,7 +228,7 @@ impl Run<'_> {
                 };
                 let (inner, width) = (each(gate), each(down));
                 let stacks = Stacks { gate, up, down, biases: biases.as_ref(), inner, width };
-                experts(self.numbers, stacks, |gate, up| gated(of.gating, gate, up), [x, inputs[1]])?
+                experts(self.weights, stacks, |gate, up| gated(of.gating, gate, up), [x, inputs[1]])?
             }
         })
     }
@@ -240,7 +240,7 @@ impl Run<'_> {
 
     fn vector(&self, weight: WeightId) -> Result<Vec<f32>, Diagnostic> {
         let mut out = vec![0.0; self.graph.weights[weight.0].columns()];
-        self.numbers.rows(weight, 0..1, &mut out)?;
+        self.weights.rows(weight, 0..1, &mut out)?;
         Ok(out)
     }
 }
@@ -309,7 +309,7 @@ fn rms_norm(x: &Values, parts: usize, gain: Option<&[f32]>, epsilon: f32) -> Val
         part.iter().enumerate().map(|(index, x)| (f64::from(*x) * scale * gain(index)) as f32).collect()
     };
     let width = (x.width / parts).max(1);
-    Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+    Values { width: x.width, data: x.data.chunks_exact(width).flat_map(norm).collect() }
 }
 
 /// LayerNorm of every row.
@@ -324,7 +324,7 @@ fn layer_norm(x: &Values, gain: &[f32], bias: Option<&[f32]>, epsilon: f32) -> V
         };
         row.iter().enumerate().map(one).collect()
     };
-    Values { width: x.width, numbers: x.rows().flat_map(norm).collect() }
+    Values { width: x.width, data: x.rows().flat_map(norm).collect() }
 }
 
 #[cfg(test)]
@@ -393,10 +393,10 @@ mod tests {
 
     #[test]
     fn layer_norm_subtracts_the_mean() {
-        let x = Values { width: 4, numbers: vec![1., 2., 3., 6., 5., 5., 5., 5.] };
+        let x = Values { width: 4, data: vec![1., 2., 3., 6., 5., 5., 5., 5.] };
         let scale = 1.0 / (3.5_f64 + 0.25).sqrt();
         let first = [-2., -1., 0., 3.].map(|d| d * scale);
-        let norm = |bias| layer_norm(&x, &[1., 2., 3., -1.], bias, 0.25).numbers;
+        let norm = |bias| layer_norm(&x, &[1., 2., 3., -1.], bias, 0.25).data;
         let gained = [first[0], 2. * first[1], 0., -first[3]].map(|x| x as f32);
         assert_eq!(norm(None), [gained, [0.; 4]].concat());
         let bias = [0.5, 0., -1., 2.];
@@ -406,10 +406,10 @@ mod tests {
 
     #[test]
     fn rms_norm_normalizes_each_part_separately() {
-        let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
+        let x = Values { width: 4, data: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
         let norm = |parts: usize| {
             let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();
-            rms_norm(&x, parts, Some(&gain), 0.5).numbers
+            rms_norm(&x, parts, Some(&gain), 0.5).data
         };
         let by = |x: f64, squares: f64, width: f64| (x / (squares / width + 0.5).sqrt()) as f32;
         let first = [1., 4., 9., 16.].map(|x| by(x, 30., 4.));
@@ -418,6 +418,6 @@ mod tests {
         assert_eq!(norm(2), [first, [by(-1., 1., 2.), 0., 0., 0.]].concat());
         let first = [1., 2., 3., 4.].map(|x| by(x, x * x, 1.));
         assert_eq!(norm(4), [first, [by(-1., 1., 1.), 0., 0., 0.]].concat());
-        assert_eq!(rms_norm(&x, 4, None, 0.5).numbers, norm(4), "a gain of 1 is none");
+        assert_eq!(rms_norm(&x, 4, None, 0.5).data, norm(4), "a gain of 1 is none");
     }
 }

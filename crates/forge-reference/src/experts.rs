@@ -19,8 +19,8 @@ pub(crate) struct Vectors<'a> {
 
 /// Every row's expert weights, 0 for experts that are not selected.
 pub(crate) fn route(logits: &Values, routing: &Routing, vectors: Vectors<'_>) -> Values {
-    let numbers = logits.rows().flat_map(|logits| weights(logits, routing, vectors)).collect();
-    Values { width: logits.width, numbers }
+    let data = logits.rows().flat_map(|logits| weights(logits, routing, vectors)).collect();
+    Values { width: logits.width, data }
 }
 
 fn weights(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<f32> {
@@ -100,7 +100,7 @@ pub(crate) struct Stacks<'a> {
 
 /// The sum over experts of weight · down(gated(gate(x), up(x))). Experts that no row selected are not read.
 pub(crate) fn experts(
-    numbers: &dyn WeightRows,
+    source: &dyn WeightRows,
     stacks: Stacks<'_>,
     gated: impl Fn(f64, f64) -> f64,
     [x, weights]: [&Values; 2],
@@ -114,11 +114,11 @@ pub(crate) fn experts(
             continue;
         }
         let own = rows.iter().flat_map(|row| x.row(*row)).copied().collect();
-        let own = Values { width: x.width, numbers: own };
+        let own = Values { width: x.width, data: own };
         let product = |index: usize, weight: WeightId, of: usize, x: &Values| {
             let part = expert * of..(expert + 1) * of;
             let bias = biases.map(|biases| &biases[index][part.clone()]);
-            linear(numbers, weight, part, bias, x)
+            linear(source, weight, part, bias, x)
         };
         let (gate, up) = (product(0, gate, inner, &own)?, product(1, up, inner, &own)?);
         let inner = gate.zip(&up, |gate, up| gated(f64::from(gate), f64::from(up)) as f32);
@@ -129,7 +129,7 @@ pub(crate) fn experts(
             sums.iter_mut().zip(result).for_each(|(sum, x)| *sum += weight * f64::from(*x));
         }
     }
-    Ok(Values { width, numbers: sums.into_iter().map(|sum| sum as f32).collect() })
+    Ok(Values { width, data: sums.into_iter().map(|sum| sum as f32).collect() })
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
 /// As [`crate::evaluate`], and if a logit is infinite or NaN.
 pub fn golden(
     graph: &Graph,
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     cache: Format,
     sequences: &[Sequence],
 ) -> Result<Vec<Golden>, Diagnostic> {
@@ -80,7 +80,7 @@ pub fn golden(
         all.extend(rows::of_slot(slot, &sequence.ids));
         last.push(all.len() - 1);
     }
-    let logits = run(graph, numbers, cache, &all, &last)?;
+    let logits = run(graph, weights, cache, &all, &last)?;
     for (sequence, logits) in sequences.iter().zip(&logits) {
         let non_finite = logits.iter().filter(|logit| !logit.is_finite()).count();
         if non_finite > 0 {

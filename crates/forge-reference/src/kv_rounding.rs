@@ -12,7 +12,7 @@ pub(crate) fn round_to_cache_format(x: &Values, cache: Format) -> Cow<'_, Values
         return Cow::Borrowed(x);
     }
     let mut kept = x.clone();
-    kept.numbers.chunks_exact_mut(BLOCK).for_each(codes);
+    kept.data.chunks_exact_mut(BLOCK).for_each(codes);
     Cow::Owned(kept)
 }
 
@@ -31,12 +31,12 @@ mod tests {
 
     #[test]
     fn q8_0_rounding_error_is_at_most_half_a_step() {
-        let numbers: Vec<f32> =
+        let data: Vec<f32> =
             (0..96).map(|i| ((i * i * 37 % 101) as f32 - 50.0) * 10_f32.powi(i / 32 - 2)).collect();
-        let x = Values { width: 96, numbers };
-        assert_eq!(round_to_cache_format(&x, Format::F16).numbers, x.numbers);
+        let x = Values { width: 96, data };
+        assert_eq!(round_to_cache_format(&x, Format::F16).data, x.data);
         let kept = round_to_cache_format(&x, Format::Q8_0);
-        for (before, after) in x.numbers.chunks(BLOCK).zip(kept.numbers.chunks(BLOCK)) {
+        for (before, after) in x.data.chunks(BLOCK).zip(kept.data.chunks(BLOCK)) {
             let largest = before.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             let step = f16::from_f32(largest / 127.0).to_f32();
             for (before, after) in before.iter().zip(after) {
@@ -44,7 +44,7 @@ mod tests {
                 assert!((before - after).abs() <= 0.501 * step, "{before} became {after}");
             }
         }
-        let zeros = Values { width: 32, numbers: vec![0.0; 32] };
-        assert_eq!(round_to_cache_format(&zeros, Format::Q8_0).numbers, zeros.numbers);
+        let zeros = Values { width: 32, data: vec![0.0; 32] };
+        assert_eq!(round_to_cache_format(&zeros, Format::Q8_0).data, zeros.data);
     }
 }

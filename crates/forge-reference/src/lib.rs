@@ -38,7 +38,7 @@ pub enum Positions {
 /// If a token is outside the vocabulary, the sequence is empty, or a weight cannot be read.
 pub fn evaluate(
     graph: &Graph,
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     ids: &[u32],
     want: Positions,
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
@@ -47,7 +47,7 @@ pub fn evaluate(
         Positions::Last => ids.len().saturating_sub(1)..ids.len(),
     };
     let rows: Vec<Row> = crate::rows::of_slot(0, ids).collect();
-    crate::eval::run(graph, numbers, Format::F32, &rows, &positions.collect::<Vec<_>>())
+    crate::eval::run(graph, weights, Format::F32, &rows, &positions.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a sequence with greedy sampling; ties go to the lower id.
@@ -56,13 +56,13 @@ pub fn evaluate(
 /// As [`evaluate`].
 pub fn greedy(
     graph: &Graph,
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     ids: &[u32],
     count: usize,
 ) -> Result<Vec<u32>, Diagnostic> {
     let mut text = ids.to_vec();
     for _ in 0..count {
-        let logits = evaluate(graph, numbers, &text, Positions::Last)?;
+        let logits = evaluate(graph, weights, &text, Positions::Last)?;
         text.push(logits.first().map_or(0, |logits| argmax(logits)));
     }
     Ok(text.split_off(ids.len()))

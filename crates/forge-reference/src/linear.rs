@@ -18,7 +18,7 @@ const LANES: usize = 4;
 
 /// The product with some rows of a weight, plus a bias.
 pub(crate) fn linear(
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     weight: WeightId,
     rows: Range<usize>,
     bias: Option<&[f32]>,
@@ -27,7 +27,7 @@ pub(crate) fn linear(
     let x = PaddedF64::new(x);
     let (each, outputs) = (x.rows * x.width, rows.len());
     let parts = parallel_ranges(outputs, each, |range| {
-        part(numbers, weight, rows.start + range.start..rows.start + range.end, &x)
+        part(weights, weight, rows.start + range.start..rows.start + range.end, &x)
     });
     let mut y = vec![0.0; x.rows * outputs];
     let mut output = 0;
@@ -40,7 +40,7 @@ pub(crate) fn linear(
             output += 1;
         }
     }
-    Ok(Values { width: outputs, numbers: y })
+    Ok(Values { width: outputs, data: y })
 }
 
 /// x in f64, rows padded with zeros to whole lanes.
@@ -48,29 +48,29 @@ struct PaddedF64 {
     rows: usize,
     width: usize,
     padded: usize,
-    numbers: Vec<f64>,
+    data: Vec<f64>,
 }
 
 impl PaddedF64 {
     fn new(x: &Values) -> PaddedF64 {
         let (padded, mut rows) = (x.width.next_multiple_of(LANES), 0);
-        let mut numbers = Vec::with_capacity(x.numbers.len() / x.width.max(1) * padded);
+        let mut data = Vec::with_capacity(x.data.len() / x.width.max(1) * padded);
         for row in x.rows() {
             rows += 1;
-            numbers.extend(row.iter().map(|x| f64::from(*x)));
-            numbers.resize(rows * padded, 0.0);
+            data.extend(row.iter().map(|x| f64::from(*x)));
+            data.resize(rows * padded, 0.0);
         }
-        PaddedF64 { rows, width: x.width, padded, numbers }
+        PaddedF64 { rows, width: x.width, padded, data }
     }
 
     fn columns(&self, row: usize, columns: &Range<usize>) -> &[f64] {
-        &self.numbers[row * self.padded..][columns.clone()]
+        &self.data[row * self.padded..][columns.clone()]
     }
 }
 
 /// Results of some outputs: for each output, one value per row of x.
 fn part(
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     weight: WeightId,
     outputs: Range<usize>,
     x: &PaddedF64,
@@ -81,7 +81,7 @@ fn part(
     for (start, sums) in outputs.clone().step_by(BLOCK).zip(sums.chunks_mut((BLOCK * x.rows).max(1))) {
         let rows = start..outputs.end.min(start + BLOCK);
         let narrow = &mut narrow[..rows.len() * x.width];
-        numbers.rows(weight, rows, narrow)?;
+        weights.rows(weight, rows, narrow)?;
         for first in (0..x.padded).step_by(COLUMNS) {
             let columns = first..x.padded.min(first + COLUMNS);
             for (row, wide) in narrow.chunks_exact(x.width).zip(wide.chunks_exact_mut(COLUMNS)) {
@@ -158,11 +158,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
         fn linear_matches_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, first in 0_usize..99, bias: bool) {
-            let numbers: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
+            let data: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
             let bias = bias.then(|| (0..outputs).map(|output| output as f32 * 0.5).collect::<Vec<f32>>());
-            let x = Values { width, numbers };
+            let x = Values { width, data };
             let y = linear(&Rule(width), WeightId(0), first..first + outputs, bias.as_deref(), &x).unwrap();
-            prop_assert_eq!((y.width, y.numbers.len()), (outputs, rows * outputs));
+            prop_assert_eq!((y.width, y.data.len()), (outputs, rows * outputs));
             for row in 0..rows {
                 for output in 0..outputs {
                     let product = |(column, x): (usize, &f32)| f64::from(*x) * f64::from(Rule::at(first + output, column));

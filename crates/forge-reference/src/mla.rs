@@ -7,7 +7,7 @@ use forge_ir::{Diagnostic, LatentCache, WeightId, WeightRows};
 
 /// For every row, each head's matrix, possibly transposed, times its part of x. The weight has shape `of`.
 pub(crate) fn per_head_linear(
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     weight: WeightId,
     of: [usize; 2],
     (heads, transposed): (usize, bool),
@@ -16,10 +16,10 @@ pub(crate) fn per_head_linear(
     let [rows, columns] = [of[0] / heads, of[1]];
     let (takes, gives) = if transposed { (rows, columns) } else { (columns, rows) };
     let width = heads * gives;
-    let mut y = vec![0.0; x.numbers.len() / x.width.max(1) * width];
+    let mut y = vec![0.0; x.data.len() / x.width.max(1) * width];
     let mut matrix = vec![0.0; rows * columns];
     for head in 0..heads {
-        numbers.rows(weight, head * rows..(head + 1) * rows, &mut matrix)?;
+        weights.rows(weight, head * rows..(head + 1) * rows, &mut matrix)?;
         let at = |output: usize, input: usize| {
             f64::from(if transposed {
                 matrix[input * columns + output]
@@ -35,7 +35,7 @@ pub(crate) fn per_head_linear(
             }
         }
     }
-    Ok(Values { width, numbers: y })
+    Ok(Values { width, data: y })
 }
 
 /// For every row and head, softmax(scale * (q·c + r·k)) c, where `inputs` are q, r, c and k.
@@ -69,7 +69,7 @@ pub(crate) fn attention(
         }
         out
     });
-    Values { width: q.width, numbers: parts.concat() }
+    Values { width: q.width, data: parts.concat() }
 }
 
 #[cfg(test)]
@@ -90,25 +90,25 @@ mod tests {
     #[test]
     fn each_mla_head_has_its_own_matrix() {
         // [[0, 1, 2], [3, 4, 5]] and [[6, 7, 8], [9, 10, 11]].
-        let x = Values { width: 6, numbers: vec![1., 0., 0., 0., 1., 0., 1., 1., 1., 0., 0., 2.] };
+        let x = Values { width: 6, data: vec![1., 0., 0., 0., 1., 0., 1., 1., 1., 0., 0., 2.] };
         let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, false), &x).unwrap();
-        assert_eq!((y.width, y.numbers), (4, vec![0., 3., 7., 10., 3., 12., 16., 22.]));
-        let x = Values { width: 4, numbers: vec![1., 0., 0., 1.] };
+        assert_eq!((y.width, y.data), (4, vec![0., 3., 7., 10., 3., 12., 16., 22.]));
+        let x = Values { width: 4, data: vec![1., 0., 0., 1.] };
         let y = per_head_linear(&Counted, WeightId(0), [4, 3], (2, true), &x).unwrap();
-        assert_eq!((y.width, y.numbers), (6, vec![0., 1., 2., 9., 10., 11.]));
+        assert_eq!((y.width, y.data), (6, vec![0., 1., 2., 9., 10., 11.]));
     }
 
     #[test]
     fn attention_is_causal_within_a_slot() {
         let row = |slot, position| Row { id: 0, slot, position };
         let rows = [row(0, 0), row(1, 0), row(0, 1)];
-        let values = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
+        let values = |width, data: &[f32]| Values { width, data: data.to_vec() };
         let c = values(1, &[1., 5., 3.]);
         let k = values(1, &[0., 7., (3_f32).ln()]);
         // Scores of the last row: 0 * 1 + 1 * 0 and 0 * 3 + 1 * ln 3, so weights are 1 and 3.
         let (q, r) = (values(1, &[0., 0., 0.]), values(1, &[1., 1., 1.]));
         let latents = LatentCache { width: 1, rope_width: 1 };
         let found = attention(&latents, (1, 1.0), &rows, &[&q, &r, &c, &k]);
-        assert_eq!(found.numbers, [1.0, 5.0, 2.5]);
+        assert_eq!(found.data, [1.0, 5.0, 2.5]);
     }
 }

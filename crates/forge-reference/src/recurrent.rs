@@ -9,7 +9,7 @@ use forge_ir::RecurrentState;
 
 /// For every row, each channel's last values, ending with its own, times the channel's taps.
 pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> Values {
-    let mut numbers = Vec::with_capacity(x.numbers.len());
+    let mut data = Vec::with_capacity(x.data.len());
     for (index, row) in rows.iter().enumerate() {
         // The preceding rows of its slot, starting with itself.
         let seen: Vec<&[f32]> = (0..=index)
@@ -18,13 +18,13 @@ pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> 
             .take(count)
             .map(|other| x.row(other))
             .collect();
-        numbers.extend((0..x.width).map(|channel| {
+        data.extend((0..x.width).map(|channel| {
             let taps = &taps[channel * count..(channel + 1) * count];
             let each = seen.iter().zip(taps.iter().rev());
             each.map(|(row, tap)| f64::from(row[channel]) * f64::from(*tap)).sum::<f64>() as f32
         }));
     }
-    Values { width: x.width, numbers }
+    Values { width: x.width, data }
 }
 
 /// exp(-exp(a_log) * ln(1 + exp(x + dt_bias)))
@@ -39,7 +39,7 @@ pub(crate) fn decay(x: &Values, a_log: &[f32], dt_bias: &[f32]) -> Values {
             .map(|(x, (a_log, dt_bias))| one(x, a_log, dt_bias))
             .collect()
     };
-    Values { width: x.width, numbers: x.rows().flat_map(row).collect() }
+    Values { width: x.width, data: x.rows().flat_map(row).collect() }
 }
 
 /// ln(1 + exp(x)) without overflow.
@@ -100,8 +100,8 @@ pub(crate) fn delta_rule(
     let by_head = of_heads.concat();
     let part = |row: usize, head: usize| &by_head[(head * rows.len() + row) * values..][..values];
     let all = (0..rows.len()).flat_map(|row| (0..heads).map(move |head| (row, head)));
-    let numbers = all.flat_map(|(row, head)| part(row, head)).copied().collect();
-    Values { width: heads * values, numbers }
+    let data = all.flat_map(|(row, head)| part(row, head)).copied().collect();
+    Values { width: heads * values, data }
 }
 
 #[cfg(test)]
@@ -117,18 +117,18 @@ mod tests {
 
     #[test]
     fn convolution_reads_the_previous_rows_of_its_slot() {
-        let x = Values { width: 2, numbers: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
+        let x = Values { width: 2, data: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
         // The first channel weighs its own value once and the previous one 100 times; the second uses the
         // value three rows back.
         let taps = [0., 100., 1., 1., 0., 0.];
         let y = convolve(&x, &interleaved_rows(), &taps, 3);
-        assert_eq!(y.numbers, [1., 0., 5., 0., 102., 0., 506., 0., 203., 10.]);
+        assert_eq!(y.data, [1., 0., 5., 0., 102., 0., 506., 0., 203., 10.]);
     }
 
     #[test]
     fn decay_is_a_factor_between_0_and_1() {
-        let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
-        let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
+        let x = Values { width: 2, data: vec![0.0, 1.0, -1000.0, 1000.0] };
+        let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).data;
         let near = |found: f32, expected: f64| {
             assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}")
         };
@@ -144,14 +144,14 @@ mod tests {
         // One head of two key channels and one value channel. Keys are normalized: lengths 3 and 1 have one
         // direction.
         let recurrent_state = RecurrentState { heads: 1, keys: 2, values: 1 };
-        let of = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
+        let of = |width, data: &[f32]| Values { width, data: data.to_vec() };
         let rows: Vec<Row> = of_slot(0, &[0; 4]).collect();
         let keys = of(2, &[3., 0., 1., 0., 0., 2., 1., 0.]);
         let queries = of(2, &[1., 0., 1., 0., 1., 0., 1., 0.]);
         let values = of(1, &[8., 8., 4., 0.]);
         let output_with = |decay: [f32; 4], strength: [f32; 4]| {
             let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
-            delta_rule(&recurrent_state, [1.0, 1e-30], &rows, inputs).numbers
+            delta_rule(&recurrent_state, [1.0, 1e-30], &rows, inputs).data
         };
         assert_eq!(
             output_with([1.0; 4], [1.0; 4]),
@@ -166,11 +166,11 @@ mod tests {
     fn slots_and_heads_have_separate_states() {
         let recurrent_state = RecurrentState { heads: 2, keys: 1, values: 2 };
         let rows = interleaved_rows();
-        let ones = Values { width: 1, numbers: vec![1.0; 5] };
-        let always = Values { width: 2, numbers: vec![1.0; 10] };
-        let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
-        let values = Values { width: 4, numbers };
-        let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
+        let ones = Values { width: 1, data: vec![1.0; 5] };
+        let always = Values { width: 2, data: vec![1.0; 10] };
+        let data = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
+        let values = Values { width: 4, data };
+        let inputs = [&ones, &ones, &values, &always, &Values { width: 2, data: vec![0.5; 10] }];
         let output = delta_rule(&recurrent_state, [2.0, 1e-30], &rows, inputs);
         // Each update applies half of the difference, twice for slot 0; its third row applies half of the
         // remainder.

@@ -33,12 +33,12 @@ fn golden_sequences_fit_the_context() {
 #[test]
 fn batched_evaluation_matches_single_sequences() {
     for case in cases() {
-        let (graph, numbers) = (&case.opened.graph, case.stored());
+        let (graph, weights) = (&case.opened.graph, case.stored());
         let texts = sequences(graph.model.vocabulary, graph.model.context, 1);
-        let together = golden(graph, &numbers, Format::F16, &texts).unwrap();
+        let together = golden(graph, &weights, Format::F16, &texts).unwrap();
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap();
         for (text, golden) in texts.iter().zip(together) {
-            let alone = evaluate(graph, &numbers, &text.ids, Positions::Last).unwrap().remove(0);
+            let alone = evaluate(graph, &weights, &text.ids, Positions::Last).unwrap().remove(0);
             assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
             // All slots have the same size; with long-context RoPE frequencies the longest sequence decides.
             let length = text.ids.len();
@@ -70,12 +70,12 @@ fn rope_parameters(graph: &Graph) -> impl Iterator<Item = &RopeParameters> {
 #[test]
 fn rejects_invalid_sequences() {
     let case = cases().remove(0);
-    let (graph, numbers) = (&case.opened.graph, case.stored());
+    let (graph, weights) = (&case.opened.graph, case.stored());
     for ids in [&[][..], &[512], &[1, u32::MAX]] {
-        assert!(evaluate(graph, &numbers, ids, Positions::All).is_err());
+        assert!(evaluate(graph, &weights, ids, Positions::All).is_err());
         let text = Sequence { ids: ids.to_vec(), chunks: vec![ids.len()] };
         let texts = [Sequence { ids: vec![1], chunks: vec![1] }, text];
-        assert!(golden(graph, &numbers, Format::F16, &texts).is_err());
+        assert!(golden(graph, &weights, Format::F16, &texts).is_err());
     }
 }
 

@@ -8,11 +8,11 @@ use forge_weights::{decode_row, encode_row};
 use std::ops::Range;
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
-fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
+fn worst(case: &Case, weights: &dyn WeightRows) -> f64 {
     let graph = &case.opened.graph;
     let mut worst = 0.0_f64;
     let mut compare = |ids: &[u32], want: Positions, tensor: String| {
-        let logits = evaluate(graph, numbers, ids, want).unwrap();
+        let logits = evaluate(graph, weights, ids, want).unwrap();
         let expected = case.logits(&tensor);
         assert_eq!(logits.len(), expected.len(), "{} {tensor}", case.name);
         for (logits, expected) in logits.iter().zip(&expected) {
@@ -29,14 +29,14 @@ fn worst(case: &Case, numbers: &dyn WeightRows) -> f64 {
 #[test]
 fn every_model_matches_transformers() {
     for case in cases() {
-        let numbers = case.stored();
-        let distance = worst(&case, &numbers);
+        let weights = case.stored();
+        let distance = worst(&case, &weights);
         println!("{}: {distance:.1e} of a standard deviation from the oracle", case.name);
         assert!(distance <= tolerance(Format::F32).bound, "{}: {distance:e}", case.name);
         for sequence in 0..3 {
             let expected = case.tokens(sequence, "greedy");
             let ids = case.tokens(sequence, "ids");
-            let continued = greedy(&case.opened.graph, &numbers, &ids, expected.len()).unwrap();
+            let continued = greedy(&case.opened.graph, &weights, &ids, expected.len()).unwrap();
             assert_eq!(continued, expected, "{} sequence {sequence}", case.name);
         }
     }
