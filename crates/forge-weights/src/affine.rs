@@ -44,14 +44,14 @@ pub(crate) fn encode(
     codes.fill(0);
     let groups = codes.chunks_exact_mut(format.code_bytes()).zip(scales.as_chunks_mut::<PAIR>().0);
     let levels = ((1_u16 << format.bits.count()) - 1).into();
-    for (numbers, (codes, pair)) in row.chunks(format.group.columns()).zip(groups) {
-        let (low, high) = ends(numbers);
+    for (values, (codes, pair)) in row.chunks(format.group.columns()).zip(groups) {
+        let (low, high) = ends(values);
         let line = through(format.scales, low, high, levels)?;
-        let line = if levels <= FEW { narrowed(format.scales, line, numbers, low, high) } else { line };
+        let line = if levels <= FEW { narrowed(format.scales, line, values, low, high) } else { line };
         *pair = stored(format.scales, line);
-        for (numbers, bytes) in numbers.chunks(BLOCK).zip(codes.chunks_exact_mut(block_bytes(format.bits))) {
+        for (values, bytes) in values.chunks(BLOCK).zip(codes.chunks_exact_mut(block_bytes(format.bits))) {
             let mut codes = [0; BLOCK];
-            codes.iter_mut().zip(numbers).for_each(|(code, x)| *code = code_of(line.code(*x)));
+            codes.iter_mut().zip(values).for_each(|(code, x)| *code = code_of(line.code(*x)));
             pack(format.bits, &codes, bytes);
         }
     }
@@ -95,14 +95,8 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLev
 }
 
 /// Moves the ends inwards by half a step at a time while the squared error decreases.
-fn narrowed(
-    scales: Scales,
-    line: AffineLevels,
-    numbers: &[f32],
-    mut low: f32,
-    mut high: f32,
-) -> AffineLevels {
-    let (mut best, mut error) = (line, line.error(numbers));
+fn narrowed(scales: Scales, line: AffineLevels, values: &[f32], mut low: f32, mut high: f32) -> AffineLevels {
+    let (mut best, mut error) = (line, line.error(values));
     let step = (high - low) / line.levels / 2.0;
     let mut is_better = true;
     while is_better && error > 0.0 && high - low > 4.0 * step {
@@ -111,7 +105,7 @@ fn narrowed(
             let Ok(line) = through(scales, low + from, high - to, line.levels) else {
                 continue;
             };
-            let closer = line.error(numbers);
+            let closer = line.error(values);
             if closer < error {
                 (best, error, is_better) = (line, closer, true);
                 (low, high) = (low + from, high - to);

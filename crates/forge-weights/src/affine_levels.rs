@@ -38,29 +38,29 @@ impl AffineLevels {
     }
 
     /// The sum of squared errors.
-    pub(crate) fn error(self, numbers: &[f32]) -> f32 {
+    pub(crate) fn error(self, values: &[f32]) -> f32 {
         let square = |x: f32| {
             let error = self.value(self.code(x)) - x;
             error * error
         };
         let mut sums = [0.0; LANES];
-        let (whole, rest) = numbers.as_chunks::<LANES>();
-        for numbers in whole {
-            sums.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += square(*x));
+        let (whole, rest) = values.as_chunks::<LANES>();
+        for values in whole {
+            sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += square(*x));
         }
         sums.iter().sum::<f32>() + rest.iter().map(|x| square(*x)).sum::<f32>()
     }
 }
 
 /// Minimum and maximum of some values; zeros for none.
-pub(crate) fn ends(numbers: &[f32]) -> (f32, f32) {
+pub(crate) fn ends(values: &[f32]) -> (f32, f32) {
     let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    let (whole, rest) = numbers.as_chunks::<LANES>();
+    let (whole, rest) = values.as_chunks::<LANES>();
     for (lane, x) in whole.iter().flatten().enumerate().map(|(index, x)| (index % LANES, *x)) {
         low[lane] = if x < low[lane] { x } else { low[lane] };
         high[lane] = if x > high[lane] { x } else { high[lane] };
     }
-    if numbers.is_empty() {
+    if values.is_empty() {
         return (0.0, 0.0);
     }
     let all = |lanes: [f32; LANES], pick: fn(f32, f32) -> f32| lanes.iter().chain(rest).copied().reduce(pick);
@@ -74,10 +74,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ends_returns_minimum_and_maximum(numbers in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
-            let (low, high) = ends(&numbers);
-            prop_assert!(numbers.contains(&low) && numbers.contains(&high));
-            prop_assert!(numbers.iter().all(|x| (low..=high).contains(x)));
+        fn ends_returns_minimum_and_maximum(values in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
+            let (low, high) = ends(&values);
+            prop_assert!(values.contains(&low) && values.contains(&high));
+            prop_assert!(values.iter().all(|x| (low..=high).contains(x)));
         }
     }
 }

@@ -70,7 +70,7 @@ mod tests {
     /// ggml's definition of a row's values, in f32.
     fn meant(blocks: Blocks, row: &[u8]) -> Vec<f32> {
         let half = |block: &[u8], at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
-        let mut numbers = Vec::new();
+        let mut values = Vec::new();
         for block in row.chunks_exact(blocks.bytes()) {
             let d = half(block, 0);
             for column in 0..BLOCK {
@@ -79,7 +79,7 @@ mod tests {
                     let bits = u32::from_le_bytes(block[from..from + 4].try_into().unwrap());
                     nibble(from + 4) | ((bits >> column & 1) << 4) as i32
                 };
-                numbers.push(match blocks {
+                values.push(match blocks {
                     Blocks::Q4_0 => (nibble(2) - 8) as f32 * d,
                     Blocks::Q4_1 => nibble(4) as f32 * d + half(block, 2),
                     Blocks::Q5_0 => (five(2) - 16) as f32 * d,
@@ -91,7 +91,7 @@ mod tests {
                 });
             }
         }
-        numbers
+        values
     }
 
     proptest! {

@@ -122,7 +122,7 @@ where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
     /// Contiguous values of a matrix's tensor, from element `first` of the matrix on.
-    fn numbers(&self, piece: &Piece<'_>, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
+    fn read_values(&self, piece: &Piece<'_>, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
         let format = piece.weight.format;
         let size = format.planes()[0].element.bytes();
         let mut bytes = vec![0; out.len() * size];
@@ -141,7 +141,7 @@ where
             let width = weight.tensor_shape().last().copied().unwrap_or(0);
             let mut across = vec![0.0; last + 1 - first];
             for column in 0..weight.columns() {
-                self.numbers(piece, column * width + first, &mut across)?;
+                self.read_values(piece, column * width + first, &mut across)?;
                 for (row, place) in rows.clone().zip(out.iter_mut().skip(column).step_by(weight.columns())) {
                     *place = across[cut.place(row) - first];
                 }
@@ -153,7 +153,7 @@ where
             (weight.cut, weight.is_matrix(), rows.is_empty())
         {
             let mut all = vec![0.0; cut.place(weight.columns().saturating_sub(1)) + 1];
-            self.numbers(piece, 0, &mut all)?;
+            self.read_values(piece, 0, &mut all)?;
             out.iter_mut().enumerate().for_each(|(place, x)| *x = all[cut.place(place)]);
             return Ok(());
         }
@@ -165,7 +165,7 @@ where
         let mut rest = out;
         for run in runs(weight.cut, all) {
             let (part, after) = rest.split_at_mut(run.len() * each);
-            self.numbers(piece, run.start * each, part)?;
+            self.read_values(piece, run.start * each, part)?;
             rest = after;
         }
         Ok(())

@@ -62,14 +62,14 @@ fn copy_block<T: Copy>(block: usize, blocks: usize, planes: [usize; 2], (row, to
 
 /// The values of a packed vector.
 pub(crate) fn vector(
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     graph: &Graph,
     packed: &Packed,
 ) -> Result<Vec<f32>, Diagnostic> {
     let mut out = vec![0.0; packed.shape.iter().product()];
     for (index, part) in packed.parts.iter().enumerate() {
         let mut one = vec![0.0; graph.weights[part.0].columns()];
-        numbers.rows(*part, 0..1, &mut one)?;
+        weights.rows(*part, 0..1, &mut one)?;
         let (from, step) = place(graph, packed, index);
         for (place, x) in out.iter_mut().skip(from).step_by(step).zip(&one) {
             *place = *x;

@@ -17,7 +17,7 @@ const BLOCK_NUMBERS: usize = 1 << 20;
 pub(crate) struct Matrix<'a> {
     graph: &'a Graph,
     packed: &'a Packed,
-    numbers: &'a dyn WeightRows,
+    weights: &'a dyn WeightRows,
     rows: usize,
     columns: usize,
     /// Column multipliers of a folded gain.
@@ -36,18 +36,18 @@ impl<'a> Matrix<'a> {
     pub(crate) fn of(
         graph: &'a Graph,
         packed: &'a Packed,
-        numbers: &'a dyn WeightRows,
+        weights: &'a dyn WeightRows,
     ) -> Result<Option<Matrix<'a>>, Diagnostic> {
         let [rows, columns] = packed.shape[..] else { return Ok(None) };
         let gain = match packed.gain {
             Some(gain) => {
                 let mut elements = vec![1.0; columns];
-                numbers.rows(gain, 0..1, &mut elements)?;
+                weights.rows(gain, 0..1, &mut elements)?;
                 Some(elements)
             }
             None => None,
         };
-        Ok(Some(Matrix { graph, packed, numbers, rows, columns, gain }))
+        Ok(Some(Matrix { graph, packed, weights, rows, columns, gain }))
     }
 
     /// Number of rows.
@@ -82,15 +82,15 @@ impl<'a> Matrix<'a> {
 
     /// The values of some rows.
     fn gathered(&self, rows: Range<usize>) -> Result<Vec<f32>, Diagnostic> {
-        let mut numbers = vec![0.0; rows.len() * self.columns];
-        let read = |part, rows, out: &mut [f32]| self.numbers.rows(part, rows, out);
-        gather::matrix(read, self.graph, self.packed, rows, ([self.columns, 0], &mut numbers))?;
+        let mut values = vec![0.0; rows.len() * self.columns];
+        let read = |part, rows, out: &mut [f32]| self.weights.rows(part, rows, out);
+        gather::matrix(read, self.graph, self.packed, rows, ([self.columns, 0], &mut values))?;
         if let Some(gain) = &self.gain {
-            for row in numbers.chunks_exact_mut(self.columns) {
+            for row in values.chunks_exact_mut(self.columns) {
                 row.iter_mut().zip(gain).for_each(|(x, gain)| *x *= gain);
             }
         }
-        Ok(numbers)
+        Ok(values)
     }
 
     /// Whether the checkpoint stores the matrix in exactly the planned quantized format, so that it is
@@ -106,18 +106,18 @@ impl<'a> Matrix<'a> {
         let format = self.packed.format;
         let [codes, scales] = format.plane_bytes(self.columns);
         let mut stored = vec![0; rows.len() * (codes + scales)];
-        let read = |part, rows, out: &mut [u8]| self.numbers.stored(part, rows, out);
+        let read = |part, rows, out: &mut [u8]| self.weights.stored(part, rows, out);
         let out = ([codes, scales], &mut stored[..]);
         gather::matrix(read, self.graph, self.packed, rows.clone(), out)?;
         let mut encoded = Encoded { planes: [Vec::new(), Vec::new()], sums: Vec::new() };
-        let mut numbers = vec![0.0; self.columns];
+        let mut values = vec![0.0; self.columns];
         for (index, row) in stored.chunks_exact(codes + scales).enumerate() {
             let planes = row.split_at(codes);
-            decode_row(format, planes.into(), &mut numbers);
+            decode_row(format, planes.into(), &mut values);
             // Kernels multiply in f16, and stored scales may exceed its range.
-            let strange = numbers.iter().position(|x| x.is_nan() || x.abs() > LARGEST_HALF);
+            let strange = values.iter().position(|x| x.is_nan() || x.abs() > LARGEST_HALF);
             if let Some(column) = strange {
-                let value = numbers[column];
+                let value = values[column];
                 let why = match value.is_finite() {
                     true => RangeError::TooLarge { value },
                     false => RangeError::NotFinite { column },
@@ -127,7 +127,7 @@ impl<'a> Matrix<'a> {
             for (plane, bytes) in encoded.planes.iter_mut().zip([planes.0, planes.1]) {
                 plane.extend_from_slice(bytes);
             }
-            encoded.sums.push(Sums::of(&numbers, &numbers));
+            encoded.sums.push(Sums::of(&values, &values));
         }
         Ok(encoded)
     }
@@ -137,15 +137,15 @@ impl<'a> Matrix<'a> {
         if self.is_kept() {
             return self.keep(rows);
         }
-        let numbers = self.gathered(rows.clone())?;
-        encode(self.packed.format, self.columns, &numbers)
+        let values = self.gathered(rows.clone())?;
+        encode(self.packed.format, self.columns, &values)
             .map_err(|(row, why)| unrepresentable_value(self.graph, self.packed, rows.start + row, why))
     }
 
     /// The errors of some rows in each format; `None` for a format that cannot represent them.
     fn measure(&self, formats: &[Format], rows: Range<usize>) -> Result<Vec<Option<Vec<Sums>>>, Diagnostic> {
-        let numbers = self.gathered(rows.clone())?;
-        let sums = |format: &Format| match encode(*format, self.columns, &numbers) {
+        let values = self.gathered(rows.clone())?;
+        let sums = |format: &Format| match encode(*format, self.columns, &values) {
             Ok(encoded) => Ok(Some(encoded.sums)),
             Err((_, RangeError::TooLarge { .. })) => Ok(None),
             Err((row, why)) => Err(unrepresentable_value(self.graph, self.packed, rows.start + row, why)),
@@ -155,15 +155,15 @@ impl<'a> Matrix<'a> {
 }
 
 /// Encodes rows, or returns the first that cannot be encoded.
-fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, RangeError)> {
-    let rows = numbers.len() / columns;
-    let [values, scales] = format.plane_bytes(columns);
-    let mut planes = [vec![0; rows * values], vec![0; rows * scales]];
+fn encode(format: Format, columns: usize, values: &[f32]) -> Result<Encoded, (usize, RangeError)> {
+    let rows = values.len() / columns;
+    let [codes, scales] = format.plane_bytes(columns);
+    let mut planes = [vec![0; rows * codes], vec![0; rows * scales]];
     let mut sums = Vec::with_capacity(rows);
     let mut stored = vec![0.0; columns];
-    for (index, row) in numbers.chunks_exact(columns).enumerate() {
+    for (index, row) in values.chunks_exact(columns).enumerate() {
         let [first, second] = &mut planes;
-        let first = &mut first[index * values..(index + 1) * values];
+        let first = &mut first[index * codes..(index + 1) * codes];
         let second = &mut second[index * scales..(index + 1) * scales];
         encode_row(format, row, [&mut *first, &mut *second]).map_err(|why| (index, why))?;
         decode_row(format, [first, second], &mut stored);
@@ -180,11 +180,11 @@ fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (u
 pub fn measure(
     graph: &Graph,
     packed: &Packed,
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     formats: &[Format],
 ) -> Result<Vec<Option<f64>>, Diagnostic> {
     let mut totals = vec![Some(Sums::default()); formats.len()];
-    let Some(matrix) = Matrix::of(graph, packed, numbers)? else { return Ok(vec![None; formats.len()]) };
+    let Some(matrix) = Matrix::of(graph, packed, weights)? else { return Ok(vec![None; formats.len()]) };
     let work = |rows| matrix.measure(formats, rows);
     matrix.in_parallel(0..matrix.rows, work, |measured| {
         for (total, sums) in totals.iter_mut().zip(measured) {

@@ -105,9 +105,9 @@ mod tests {
         let mut out = vec![0; 2 * (codes + pairs)];
         rows(read, "a.weight", (affine, COLUMNS), 1..3, &mut out).unwrap();
         for (row, stored) in out.chunks(codes + pairs).enumerate() {
-            let mut numbers = vec![0.0; COLUMNS];
-            decode_row(Format::Affine(affine), stored.split_at(codes).into(), &mut numbers);
-            for (column, x) in numbers.iter().enumerate() {
+            let mut values = vec![0.0; COLUMNS];
+            decode_row(Format::Affine(affine), stored.split_at(codes).into(), &mut values);
+            for (column, x) in values.iter().enumerate() {
                 let bit = |place: usize| {
                     let at = ((row + 1) * COLUMNS + column) * affine.bits.count() + place;
                     u32::from(bytes[at / 8] >> (at % 8) & 1) << place

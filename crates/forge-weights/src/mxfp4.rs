@@ -56,13 +56,13 @@ pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result
     if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
         return Err(RangeError::TooLarge { value: *x });
     }
-    for (numbers, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
-        let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    for (values, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
+        let largest = values.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         *byte = (exponent(largest) - LARGEST + BIAS).max(0) as u8;
         // In f64 the division is exact for every scale.
         let scale = f64::from(scale(*byte));
         let mut block = [0; BLOCK];
-        block.iter_mut().zip(numbers).for_each(|(code, x)| *code = nearest(f64::from(*x) / scale));
+        block.iter_mut().zip(values).for_each(|(code, x)| *code = nearest(f64::from(*x) / scale));
         pack(Bits::Four, &block, codes);
     }
     Ok(())
@@ -140,8 +140,8 @@ mod tests {
     fn mxfp4_layout_matches_the_specification() {
         // The largest value determines the scale: 4 is 2², so the scale is 1.
         let row = [4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 0.26, -0.25, -0.75, -2.6, 7.9];
-        let (numbers, scales) = through(&row);
-        assert_eq!(numbers, [4.0, 0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 0.5, 0.0, -1.0, -3.0, 6.0]);
+        let (values, scales) = through(&row);
+        assert_eq!(values, [4.0, 0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 0.5, 0.0, -1.0, -3.0, 6.0]);
         assert_eq!(scales, [127]);
         // 3.9 is below 4, so the scale is 0.5; 3.9 is 7.8 steps, clamped to 6.
         assert_eq!(through(&[3.9, 5e-9]), (vec![3.0, 0.0], vec![126]));
@@ -167,10 +167,10 @@ mod tests {
     proptest! {
         #[test]
         fn representable_values_round_trip(codes in any::<[u8; 16]>(), byte in 3_u8..140) {
-            let mut numbers = [0.0; BLOCK];
-            decode(&codes, &[byte], &mut numbers);
+            let mut values = [0.0; BLOCK];
+            decode(&codes, &[byte], &mut values);
             // The scale comes from the largest value, whose float may be smaller than the largest float.
-            prop_assert_eq!(through(&numbers).0, numbers);
+            prop_assert_eq!(through(&values).0, values);
         }
 
         #[test]
@@ -200,9 +200,9 @@ mod tests {
             rows(read, "a.weight", COLUMNS, 1..3, &mut of_words).unwrap();
             prop_assert_eq!(&out, &of_words);
             for (row, stored) in out.chunks(34).enumerate() {
-                let mut numbers = [0.0; COLUMNS];
-                decode(&stored[..32], &stored[32..], &mut numbers);
-                for (column, x) in numbers.iter().enumerate() {
+                let mut values = [0.0; COLUMNS];
+                decode(&stored[..32], &stored[32..], &mut values);
+                for (column, x) in values.iter().enumerate() {
                     let place = (row + 1) * COLUMNS + column;
                     let code = codes[place / 2] >> (place % 2 * 4) & 15;
                     let sign = if code & SIGN == 0 { 1.0 } else { -1.0 };

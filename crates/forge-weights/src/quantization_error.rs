@@ -44,7 +44,7 @@ impl Summary {
     /// separately.
     pub fn layers(&self) -> Vec<(String, f64)> {
         let mut layers: Vec<(String, Sums)> = Vec::new();
-        for stat in self.weights.iter().filter(|stat| stat.sums.numbers > 0.0) {
+        for stat in self.weights.iter().filter(|stat| stat.sums.squares > 0.0) {
             let name = match stat.name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
                 Some((layer, _)) => format!("layer {layer}"),
                 None => stat.name.clone(),
@@ -66,7 +66,7 @@ impl Summary {
 /// Sums of squared values and squared errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
-    numbers: f64,
+    squares: f64,
     errors: f64,
 }
 
@@ -74,16 +74,16 @@ impl Sums {
     pub(crate) fn of(row: &[f32], stored: &[f32]) -> Sums {
         row.iter().zip(stored).fold(Sums::default(), |sums, (x, y)| {
             let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
-            Sums { numbers: sums.numbers + x * x, errors: sums.errors + error * error }
+            Sums { squares: sums.squares + x * x, errors: sums.errors + error * error }
         })
     }
 
     pub(crate) fn plus(self, other: Sums) -> Sums {
-        Sums { numbers: self.numbers + other.numbers, errors: self.errors + other.errors }
+        Sums { squares: self.squares + other.squares, errors: self.errors + other.errors }
     }
 
     pub(crate) fn relative(self) -> f64 {
-        if self.numbers > 0.0 { (self.errors / self.numbers).sqrt() } else { 0.0 }
+        if self.squares > 0.0 { (self.errors / self.squares).sqrt() } else { 0.0 }
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn layer_error_combines_the_errors_of_its_weights() {
-        let stat = |name: &str, numbers, errors| {
-            let sums = Sums { numbers, errors };
+        let stat = |name: &str, squares, errors| {
+            let sums = Sums { squares, errors };
             Stat { name: name.to_owned(), format: Format::Q4_0, bytes: 0, error: sums.relative(), sums }
         };
         let weights = vec![

@@ -39,17 +39,17 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
     for ((out, codes), scales) in superblocks.zip(scales.chunks_exact(format.planes()[1].per_group)) {
         let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(bits)));
         for (block, (out, bytes)) in blocks.enumerate() {
-            let numbers = unpack(bits, bytes).map(f32::from);
+            let values = unpack(bits, bytes).map(f32::from);
             if format == Format::Q6K {
                 let d = half([scales[0], scales[1]]);
                 let of_halves = scales[2 + 2 * block..].iter().map(|s| d * f32::from(s.cast_signed()));
-                let halves = out.chunks_mut(SIXTEEN).zip(numbers.chunks(SIXTEEN)).zip(of_halves);
-                for ((out, numbers), scale) in halves {
-                    out.iter_mut().zip(numbers).for_each(|(out, code)| *out = (code - MIDDLE) * scale);
+                let halves = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN)).zip(of_halves);
+                for ((out, values), scale) in halves {
+                    out.iter_mut().zip(values).for_each(|(out, code)| *out = (code - MIDDLE) * scale);
                 }
             } else {
                 let line = pair(scales, block, 0.0);
-                out.iter_mut().zip(numbers).for_each(|(out, code)| *out = line.value(code));
+                out.iter_mut().zip(values).for_each(|(out, code)| *out = line.value(code));
             }
         }
     }
@@ -76,17 +76,17 @@ pub(crate) fn encode(
     let (bits, of_codes) = of_codes(format);
     let superblocks =
         codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(format.planes()[1].per_group));
-    for (numbers, (codes, scales)) in row.chunks(SUPERBLOCK).zip(superblocks) {
+    for (values, (codes, scales)) in row.chunks(SUPERBLOCK).zip(superblocks) {
         let lines = match format {
-            Format::Q6K => signed(numbers, scales),
-            _ => pairs(numbers, f32::from((1_u8 << bits.count()) - 1), scales),
+            Format::Q6K => signed(values, scales),
+            _ => pairs(values, f32::from((1_u8 << bits.count()) - 1), scales),
         };
         for (index, bytes) in codes.chunks_exact_mut(block_bytes(bits)).enumerate() {
             let mut block = [0; BLOCK];
             for (column, code) in block.iter_mut().enumerate() {
                 let column = index * BLOCK + column;
                 let line = lines[column * lines.len() / SUPERBLOCK];
-                *code = code_of(line.code(numbers.get(column).copied().unwrap_or(0.0)));
+                *code = code_of(line.code(values.get(column).copied().unwrap_or(0.0)));
             }
             pack(bits, &block, bytes);
         }
@@ -95,8 +95,8 @@ pub(crate) fn encode(
 }
 
 /// Finds and stores a scale and an offset for each block.
-fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
-    let blocks: [&[f32]; BLOCKS] = parts(numbers);
+fn pairs(values: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
+    let blocks: [&[f32]; BLOCKS] = parts(values);
     let reaches = blocks.map(|block| {
         let (low, high) = ends(block);
         // Offsets are never positive.
@@ -119,8 +119,8 @@ fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
 }
 
 /// Finds and stores a signed scale for every 16 columns.
-fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
-    let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(numbers);
+fn signed(values: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
+    let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(values);
     // The range is asymmetric: the value of largest magnitude gets the lowest q, which is one step further
     // from the middle.
     let reaches = parts.map(|part| {
@@ -142,9 +142,9 @@ fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
 }
 
 /// Some values in `N` parts of a superblock; missing values shorten the last parts.
-fn parts<const N: usize>(numbers: &[f32]) -> [&[f32]; N] {
-    let (size, length) = (SUPERBLOCK / N, numbers.len());
-    std::array::from_fn(|part| &numbers[length.min(part * size)..length.min((part + 1) * size)])
+fn parts<const N: usize>(values: &[f32]) -> [&[f32]; N] {
+    let (size, length) = (SUPERBLOCK / N, values.len());
+    std::array::from_fn(|part| &values[length.min(part * size)..length.min((part + 1) * size)])
 }
 
 /// The smallest adequate f16 of which `count` steps reach a non-negative number.

@@ -30,7 +30,7 @@ pub struct Progress<'a> {
 pub fn write(
     graph: &Graph,
     plan: &[Packed],
-    numbers: &dyn WeightRows,
+    weights: &dyn WeightRows,
     sink: &mut dyn Write,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Summary, Diagnostic> {
@@ -41,7 +41,7 @@ pub fn write(
     for run in &layout.runs {
         let members = run.iter().map(|index| (*index, &plan[*index], &layout.weights[*index]));
         let members = members
-            .map(|(index, packed, place)| Ok((index, packed, place, Matrix::of(graph, packed, numbers)?)));
+            .map(|(index, packed, place)| Ok((index, packed, place, Matrix::of(graph, packed, weights)?)));
         let members = members.collect::<Result<Vec<_>, Diagnostic>>()?;
         // Expert by expert, all matrices of each.
         for expert in 0..members.first().map_or(0, |(_, _, place, _)| place.experts) {
@@ -53,7 +53,7 @@ pub fn write(
                         let sums = &mut sums[*index];
                         write_matrix(matrix, (place, expert), &mut out, sums, &mut report)?;
                     }
-                    None => write_vector((graph, packed, numbers), place, &mut out)?,
+                    None => write_vector((graph, packed, weights), place, &mut out)?,
                 }
                 report(out.written);
             }
@@ -72,11 +72,11 @@ pub fn write(
 }
 
 fn write_vector(
-    (graph, packed, numbers): (&Graph, &Packed, &dyn WeightRows),
+    (graph, packed, weights): (&Graph, &Packed, &dyn WeightRows),
     place: &Place,
     out: &mut Output<'_>,
 ) -> Result<(), Diagnostic> {
-    let row = gather::vector(numbers, graph, packed)?;
+    let row = gather::vector(weights, graph, packed)?;
     if let Some(column) = row.iter().position(|x| !x.is_finite()) {
         return Err(unrepresentable_value(graph, packed, column, RangeError::NotFinite { column: 0 }));
     }
