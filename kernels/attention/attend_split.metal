@@ -34,7 +34,7 @@
 {% if pairs %}
 
 // RoPE frequencies in radians per position, for each pair of channels.
-{% if long and not stretched %}
+{% if long and not dynamic_ntk %}
 // They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {

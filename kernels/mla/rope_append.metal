@@ -4,7 +4,7 @@
 // query.
 
 // RoPE frequencies in radians per position, for each pair of channels.
-{% if long and not stretched %}
+{% if long and not dynamic_ntk %}
 // They are followed by those for contexts longer than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
@@ -40,10 +40,10 @@ kernel void {{ name }}(
 {% endif %}
     const uint row = group.y;
     const uint position = positions[row];
-{% if stretched %}
-    // For contexts longer than {{ long }} positions pair k is slowed by e^(slope * k).
-    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
-    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% if dynamic_ntk %}
+    // For contexts longer than {{ long }} positions pair k rotates at e^(slope * k) times its frequency.
+    const float stretch = {{ dynamic_ntk.factor }} * (float(args.context) / {{ dynamic_ntk.original_context }}) - {{ dynamic_ntk.factor_minus_1 }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ dynamic_ntk.last_pair }} : 0.0f;
 {% elif long %}
     // Offset of the frequencies for this context length.
     const uint table_offset = args.context > {{ long }}u ? {{ pairs }}u : 0u;

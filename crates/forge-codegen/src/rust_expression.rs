@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn lists_are_borrowed_constants() {
-        let long = Some(LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) });
+        let long = Some(LongContext::LongRope { original_context: 4096, frequencies: Cow::Borrowed(&[0.5]) });
         let rope = RopeParameters {
             frequencies: Cow::Borrowed(&[1.0, 0.1]),
             pairing: Pairing::Half,
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(
             expression(&rope),
             "ops::RopeParameters { frequencies: Cow::Borrowed(&[1.0, 0.1]), pairing: ops::Pairing::Half, magnitude: 1.0, long: \
-             Some(ops::LongContext::Other { beyond: 4096, frequencies: Cow::Borrowed(&[0.5]) }) }"
+             Some(ops::LongContext::LongRope { original_context: 4096, frequencies: Cow::Borrowed(&[0.5]) }) }"
         );
     }
 

@@ -127,8 +127,8 @@ impl Decoder {
     /// Sets RoPE and raises the context length to what its scaling allows: the configuration counts
     /// positions before scaling.
     pub(crate) fn set_rope(&mut self, rope: RopeParameters) {
-        if let Some(LongContext::Stretched { beyond, factor }) = rope.long {
-            self.context = (beyond as f64 * f64::from(factor)) as usize;
+        if let Some(LongContext::DynamicNtk { original_context, factor }) = rope.long {
+            self.context = (original_context as f64 * f64::from(factor)) as usize;
         }
         self.attention.rope = rope;
     }

@@ -143,13 +143,13 @@ fn expression(body: &Body, node: &Node) -> String {
             let pairs = rope.frequencies.len();
             let (first, last) = (rope.frequencies.first(), rope.frequencies.last());
             let long = rope.long.as_ref().map_or_else(String::new, |long| match long {
-                LongContext::Other { beyond, frequencies } => {
+                LongContext::LongRope { original_context, frequencies } => {
                     let (first, last) = (frequencies.first(), frequencies.last());
                     let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
-                    format!(", beyond {beyond} positions {first:e}..{last:e}")
+                    format!(", longrope beyond {original_context} positions {first:e}..{last:e}")
                 }
-                LongContext::Stretched { beyond, factor } => {
-                    format!(", beyond {beyond} positions stretched by {factor} for each as many")
+                LongContext::DynamicNtk { original_context, factor } => {
+                    format!(", dynamic NTK beyond {original_context} positions, factor {factor}")
                 }
             });
             format!(

@@ -144,13 +144,15 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
 fn long_context(rope: &RopeParameters) -> Result<(), String> {
     let pairs = rope.frequencies.len();
     match &rope.long {
-        Some(LongContext::Other { frequencies, .. }) if frequencies.len() != pairs => {
+        Some(LongContext::LongRope { frequencies, .. }) if frequencies.len() != pairs => {
             Err("the long-context frequencies have another number of pairs".to_owned())
         }
-        Some(LongContext::Stretched { beyond, factor })
-            if *beyond == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
+        Some(LongContext::DynamicNtk { original_context, factor })
+            if *original_context == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
         {
-            Err(format!("invalid stretch of {pairs} pairs by {factor} beyond {beyond} positions"))
+            Err(format!(
+                "invalid dynamic scaling of {pairs} pairs by {factor} beyond {original_context} positions"
+            ))
         }
         _ => Ok(()),
     }

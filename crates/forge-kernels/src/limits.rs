@@ -351,21 +351,24 @@ impl Limits<'_> {
         self.finite("the magnitude of RoPE", rope.magnitude)?;
         if let Some(long) = &rope.long {
             self.positive("the number of rotated pairs", pairs)?;
-            let beyond = long.beyond();
-            self.holds("the context length of the short frequencies", beyond, fits_word(beyond), || {
-                "below 2^32, the range of positions".to_owned()
-            })?;
+            let original_context = long.original_context();
+            self.holds(
+                "the context length of the short frequencies",
+                original_context,
+                fits_word(original_context),
+                || "below 2^32, the range of positions".to_owned(),
+            )?;
             match long {
-                LongContext::Other { frequencies, .. } => {
+                LongContext::LongRope { frequencies, .. } => {
                     let count = frequencies.len();
                     self.holds("the number of frequencies of a long context", count, count == pairs, || {
                         format!("the number of rotated pairs, which is {pairs}")
                     })?;
                     frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))?;
                 }
-                LongContext::Stretched { factor, .. } => {
+                LongContext::DynamicNtk { factor, .. } => {
                     self.finite("the factor of a long context", *factor)?;
-                    self.positive("the context length of the short frequencies", beyond)?;
+                    self.positive("the context length of the short frequencies", original_context)?;
                     self.holds("the number of rotated pairs", pairs, pairs >= 2, || {
                         "at least 2 for scaled frequencies".to_owned()
                     })?;

@@ -41,7 +41,7 @@ fn rejects_impossible_sizes() {
         [16, 4, 4, 4].map(|pairs| common::rope_append(2, 1, 16, Format::F16, pairs, Pairing::Half));
     // RoPE is optional, but long-context frequencies need it.
     invalid_ropes[1].rope = RopeParameters {
-        long: Some(LongContext::Stretched { beyond: 16, factor: 2.0 }),
+        long: Some(LongContext::DynamicNtk { original_context: 16, factor: 2.0 }),
         ..RopeParameters::none()
     };
     invalid_ropes[2].rope.frequencies.to_mut()[1] = f32::INFINITY;

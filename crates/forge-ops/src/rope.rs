@@ -21,34 +21,35 @@ pub struct RopeParameters {
 }
 
 /// Frequencies of a long context. They apply to all positions of a slot whose context length exceeds
-/// `beyond`, however many are used, so that cached keys stay valid while the slot grows. A shorter context
-/// length selects the short-context frequencies.
+/// `original_context`, however many are used, so that cached keys stay valid while the slot grows. A shorter
+/// context length selects the short-context frequencies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LongContext {
-    /// A second list, the same for every long context.
-    Other {
-        /// Longest context that is not long.
-        beyond: usize,
+    /// longrope: a second list, the same for every long context.
+    LongRope {
+        /// Maximum context length of the short-context frequencies.
+        original_context: usize,
         /// One per pair.
         frequencies: Cow<'static, [f32]>,
     },
     /// Dynamic NTK scaling: lower frequencies, depending on the context length. The frequency of pair k of n
-    /// is multiplied by s^(-k / (n - 1)), where s = factor * context / beyond - (factor - 1). There are at
-    /// least two pairs.
-    Stretched {
-        /// Longest context that is not long.
-        beyond: usize,
+    /// is multiplied by s^(-k / (n - 1)), where s = factor * context / original_context - (factor - 1). There
+    /// are at least two pairs.
+    DynamicNtk {
+        /// Maximum context length of the short-context frequencies.
+        original_context: usize,
         /// 1 or more.
         factor: f32,
     },
 }
 
 impl LongContext {
-    /// Longest context that is not long.
-    pub fn beyond(&self) -> usize {
+    /// Maximum context length of the short-context frequencies.
+    pub fn original_context(&self) -> usize {
         match self {
-            LongContext::Other { beyond, .. } | LongContext::Stretched { beyond, .. } => *beyond,
+            LongContext::LongRope { original_context, .. }
+            | LongContext::DynamicNtk { original_context, .. } => *original_context,
         }
     }
 }
@@ -72,11 +73,11 @@ impl RopeParameters {
     /// The frequencies for a context length.
     pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
-            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => {
+            Some(LongContext::LongRope { original_context, frequencies }) if context > *original_context => {
                 Cow::Borrowed(&**frequencies)
             }
-            Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
-                let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
+            Some(LongContext::DynamicNtk { original_context, factor }) if context > *original_context => {
+                let stretch = factor * (context as f32 / *original_context as f32) - (factor - 1.0);
                 let slope = -stretch.ln() / (self.frequencies.len() - 1) as f32;
                 self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp()).collect()
             }

@@ -211,7 +211,7 @@ fn dynamic(scaling: &Section<'_>, plain: &UnscaledRope) -> ScaledRope {
         let message = "RoPE of a single pair cannot be scaled by its base".to_owned();
         scaling.report_inconsistency("factor", message);
     }
-    let long = Some(LongContext::Stretched { beyond: plain.context, factor });
+    let long = Some(LongContext::DynamicNtk { original_context: plain.context, factor });
     ScaledRope { long, ..ScaledRope::of(plain.frequencies()) }
 }
 
@@ -353,6 +353,6 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &UnscaledRope) -
     let magnitude = scaling.number_or("attention_factor", usual) as f32;
     // Not needed if the model's context never exceeds the original.
     let long = (plain.context > original)
-        .then_some(LongContext::Other { beyond: original, frequencies: long.into() });
+        .then_some(LongContext::LongRope { original_context: original, frequencies: long.into() });
     ScaledRope { frequencies, magnitude, long }
 }

@@ -17,7 +17,7 @@ pub(crate) struct RopeTable {
     /// Maximum context length of the short frequencies, if long contexts have others.
     long: Option<usize>,
     /// Frequency scaling that depends on the context length, if any.
-    stretched: Option<Stretched>,
+    dynamic_ntk: Option<DynamicNtk>,
     /// Expression of the frequency of pair k.
     frequency: String,
     /// Number of frequencies.
@@ -33,22 +33,22 @@ pub(crate) struct RopeTable {
     other: String,
 }
 
-/// Scaling of wavelengths for contexts longer than `beyond` positions.
+/// Scaling of wavelengths for contexts longer than `original_context` positions.
 #[derive(Serialize)]
-struct Stretched {
+struct DynamicNtk {
     factor: f32,
     /// The factor minus 1.
-    less: f32,
-    beyond: f32,
+    factor_minus_1: f32,
+    original_context: f32,
     /// Number of pairs after the first. The last one is scaled by the full factor.
-    slower: f32,
+    last_pair: f32,
 }
 
 impl RopeTable {
     pub(crate) fn of(name: &str, rope: &RopeParameters, width: usize) -> RopeTable {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
         let own = match &rope.long {
-            Some(LongContext::Other { frequencies, .. }) => Some(frequencies),
+            Some(LongContext::LongRope { frequencies, .. }) => Some(frequencies),
             _ => None,
         };
         let lists = [Some(&rope.frequencies), own];
@@ -66,20 +66,20 @@ impl RopeTable {
             magnitude: rope.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
-            long: rope.long.as_ref().map(LongContext::beyond),
-            stretched: match rope.long {
-                Some(LongContext::Stretched { beyond, factor }) => Some(Stretched {
+            long: rope.long.as_ref().map(LongContext::original_context),
+            dynamic_ntk: match rope.long {
+                Some(LongContext::DynamicNtk { original_context, factor }) => Some(DynamicNtk {
                     factor,
-                    less: factor - 1.0,
-                    beyond: beyond as f32,
-                    slower: (pairs - 1) as f32,
+                    factor_minus_1: factor - 1.0,
+                    original_context: original_context as f32,
+                    last_pair: (pairs - 1) as f32,
                 }),
                 _ => None,
             },
             frequency: match rope.long {
                 None => format!("{name}_frequencies[k]"),
-                Some(LongContext::Other { .. }) => format!("{name}_frequencies[table_offset + k]"),
-                Some(LongContext::Stretched { .. }) => {
+                Some(LongContext::LongRope { .. }) => format!("{name}_frequencies[table_offset + k]"),
+                Some(LongContext::DynamicNtk { .. }) => {
                     format!("({name}_frequencies[k] * precise::exp(slope * k))")
                 }
             },

@@ -183,10 +183,12 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 ..norm_after_rope
             };
             let mut long = rope_append(4, 2, 64, Format::F32, pairs, pairing);
-            long.rope.long =
-                Some(LongContext::Other { beyond: 4096, frequencies: long.rope.frequencies.clone() });
+            long.rope.long = Some(LongContext::LongRope {
+                original_context: 4096,
+                frequencies: long.rope.frequencies.clone(),
+            });
             let mut stretched = long.clone();
-            stretched.rope.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
+            stretched.rope.long = Some(LongContext::DynamicNtk { original_context: 4096, factor: 4.0 });
             for rope_append in [norm_after_rope, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rope_append)));
                 let RopeAppend { width, ref rope, .. } = rope_append;

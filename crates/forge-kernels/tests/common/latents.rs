@@ -83,9 +83,9 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
     let prepare = |columns, rope: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rope });
     let rope = |pairs, pairing| rope_append(1, 1, rope_width, Format::F16, pairs, pairing).rope;
     let mut long = rope(rope_width / 2, Pairing::Interleaved);
-    long.long = Some(LongContext::Other { beyond: 4096, frequencies: long.frequencies.clone() });
+    long.long = Some(LongContext::LongRope { original_context: 4096, frequencies: long.frequencies.clone() });
     let mut stretched = rope(rope_width / 2, Pairing::Half);
-    stretched.long = Some(LongContext::Stretched { beyond: 4096, factor: 4.0 });
+    stretched.long = Some(LongContext::DynamicNtk { original_context: 4096, factor: 4.0 });
     vec![
         None,
         prepare(apart, rope(rope_width / 2, Pairing::Interleaved)),

@@ -91,8 +91,11 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 }
 
 /// RoPE whose frequencies are divided by seven for contexts beyond this length.
-pub(crate) fn long(rope: RopeParameters, beyond: usize) -> RopeParameters {
-    RopeParameters { long: Some(LongContext::Other { beyond, frequencies: seventh(&rope) }), ..rope }
+pub(crate) fn long(rope: RopeParameters, original_context: usize) -> RopeParameters {
+    RopeParameters {
+        long: Some(LongContext::LongRope { original_context, frequencies: seventh(&rope) }),
+        ..rope
+    }
 }
 
 /// The frequencies divided by seven.

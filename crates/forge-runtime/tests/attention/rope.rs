@@ -13,8 +13,10 @@ fn rope_scales_for_long_contexts() {
     let usual = rope_parameters(8, Pairing::Half, 1.25);
     let shape = ops::Rope { heads, width, rope: long(usual.clone(), 40) };
     let slow = RopeParameters { frequencies: seventh(&usual), ..usual.clone() };
-    let growing =
-        RopeParameters { long: Some(LongContext::Stretched { beyond: 40, factor: 4.0 }), ..usual.clone() };
+    let growing = RopeParameters {
+        long: Some(LongContext::DynamicNtk { original_context: 40, factor: 4.0 }),
+        ..usual.clone()
+    };
     // Twice the context: the longest wavelength times 4 * 2 - 3.
     let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
     let stretched = RopeParameters { frequencies: stretched.collect(), ..usual.clone() };

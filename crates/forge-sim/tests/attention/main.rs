@@ -136,16 +136,16 @@ pub(crate) fn rope_parameters(pairs: usize, pairing: Pairing, magnitude: f32) ->
 }
 
 /// RoPE with other frequencies for contexts beyond this length.
-pub(crate) fn long(beyond: usize) -> RopeParameters {
+pub(crate) fn long(original_context: usize) -> RopeParameters {
     let plain = rope_parameters(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    RopeParameters { long: Some(LongContext::Other { beyond, frequencies }), ..plain }
+    RopeParameters { long: Some(LongContext::LongRope { original_context, frequencies }), ..plain }
 }
 
 /// RoPE with dynamic scaling for contexts beyond this length.
-pub(crate) fn with_attention_factor(beyond: usize) -> RopeParameters {
+pub(crate) fn with_attention_factor(original_context: usize) -> RopeParameters {
     RopeParameters {
-        long: Some(LongContext::Stretched { beyond, factor: 3.5 }),
+        long: Some(LongContext::DynamicNtk { original_context, factor: 3.5 }),
         ..rope_parameters(8, Pairing::Half, 1.0)
     }
 }

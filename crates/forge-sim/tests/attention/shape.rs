@@ -123,7 +123,7 @@ impl Shape {
 
     /// The additional tolerance of RoPE, if the frequencies depend on the context length and are computed.
     pub(crate) fn rope_error(&self) -> f64 {
-        let is_computed = matches!(self.rope.long, Some(LongContext::Stretched { .. }));
+        let is_computed = matches!(self.rope.long, Some(LongContext::DynamicNtk { .. }));
         if is_computed { Precision::own().function_error(CONTEXT as f64) } else { 0.0 }
     }
 

@@ -30,9 +30,11 @@ impl RopeTables for RopeParameters {
 
     fn cos_sin(&self, position: usize, context: usize, cos_sin: &mut [f32]) {
         let (frequencies, slope) = match &self.long {
-            Some(LongContext::Other { beyond, frequencies }) if context > *beyond => (frequencies, None),
-            Some(LongContext::Stretched { beyond, factor }) if context > *beyond => {
-                let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
+            Some(LongContext::LongRope { original_context, frequencies }) if context > *original_context => {
+                (frequencies, None)
+            }
+            Some(LongContext::DynamicNtk { original_context, factor }) if context > *original_context => {
+                let stretch = factor * (context as f32 / *original_context as f32) - (factor - 1.0);
                 (&self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
             }
             _ => (&self.frequencies, None),
