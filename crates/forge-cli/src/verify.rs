@@ -69,7 +69,9 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let mut findings = Findings::default();
     // One sequence runs in two slots at once, so that tiles contain rows of both: the shortest one with a
     // prefill pass.
-    let many = |sequence: &&Sequence| sequence.chunks.first().is_some_and(|rows| *rows > forge_planner::FEW);
+    let many = |sequence: &&Sequence| {
+        sequence.chunks.first().is_some_and(|rows| *rows > forge_planner::SMALL_BATCH_MAX)
+    };
     let texts = golden.sequences.iter().filter(many);
     let two_slots = texts.min_by_key(|sequence| sequence.ids.len()).map(|sequence| sequence.ids.len());
     // The reference used this context length for every sequence, and RoPE of some models depends on it.
@@ -78,7 +80,8 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let continued = lengths.filter(|length| length + FOLLOWING <= context).min();
     for (index, sequence) in golden.sequences.iter().enumerate() {
         // Request logits for all rows of a small batch, so that the head kernel also runs for several rows.
-        let all = sequence.chunks.first().is_some_and(|rows| (2..=forge_planner::FEW).contains(rows));
+        let all =
+            sequence.chunks.first().is_some_and(|rows| (2..=forge_planner::SMALL_BATCH_MAX).contains(rows));
         let slots = if many(&sequence) && two_slots == Some(sequence.ids.len()) { 2 } else { 1 };
         // For one sequence that leaves space, let the device decode further tokens by itself.
         let continues = continued == Some(sequence.ids.len());

@@ -146,7 +146,7 @@ fn key_value(value: &Value) -> String {
 /// The `ErrorModel` of a kernel's results: what they are sums of.
 fn sums(subject: &TuningKey, own: &Layout) -> String {
     match subject {
-        TuningKey::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
+        TuningKey::Projection(product) if own.uses_mma() => format!("Codes({})", product.inputs),
         TuningKey::Projection(product) => format!("Products({})", product.inputs),
         TuningKey::Experts(ExpertsProduct { product: ExpertMatrix::GateUp, inputs, .. }) => {
             format!("Products({inputs})")

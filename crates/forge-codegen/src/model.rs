@@ -11,7 +11,9 @@ use forge_ir::LatentCache;
 use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, LatentAttend};
-use forge_planner::{Application, FEW, MAX_KV_SPLITS, Plan, SPLIT_POSITIONS, Section, Workload, pass_cost};
+use forge_planner::{
+    Application, MAX_KV_SPLITS, Plan, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -318,7 +320,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
         constant("MLA_EXPAND_MIN_ROWS", mla_expand.min_rows, from);
         constant("MLA_EXPAND_TILE", mla_expand.tile, "Maximum positions expanded at once.");
     }
-    constant("SMALL_BATCH_MAX", FEW, "Maximum rows that use the decode-sized kernels.");
+    constant("SMALL_BATCH_MAX", SMALL_BATCH_MAX, "Maximum rows that use the decode-sized kernels.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
         constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }

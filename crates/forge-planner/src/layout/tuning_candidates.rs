@@ -52,12 +52,12 @@ impl Plan {
             }
         }
         // If no kernel of the plan uses the integer MMA layout, the target has none, or rounding is disabled.
-        let wants_units = choices.iter().any(|choice| choice.own.wants_units());
+        let uses_mma = choices.iter().any(|choice| choice.own.uses_mma());
         for choice in &mut choices {
             let rows = choice.subject.rows();
             let others = choice.subject.tried().into_iter();
             choice.others = others
-                .filter(|layout| *layout != choice.own && (wants_units || !layout.wants_units()))
+                .filter(|layout| *layout != choice.own && (uses_mma || !layout.uses_mma()))
                 .filter_map(|layout| {
                     let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
                     let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;

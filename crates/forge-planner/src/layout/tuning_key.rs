@@ -237,7 +237,7 @@ impl TuningKey {
 
 impl Layout {
     /// Whether the layout uses MMA for a single row.
-    pub fn wants_units(&self) -> bool {
+    pub fn uses_mma(&self) -> bool {
         match self {
             Layout::Projection(knobs) => knobs.codes,
             Layout::Attention(knobs) => knobs.mma,

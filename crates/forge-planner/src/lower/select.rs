@@ -7,7 +7,7 @@ use crate::lower::reasons::reasons;
 use crate::lower::requirements::{cache_format, context, mixed_caches, shared_windows};
 use crate::lower::section::{Draft, Place, Source};
 use crate::options::Options;
-use crate::plan::regime::{FEW, MAX_KV_SPLITS, Regime, Schedule};
+use crate::plan::regime::{MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, Schedule};
 use crate::plan::{Function, Plan, RowsOf, Scratch, Section, Variant};
 use forge_ir::{Apply, BodyId, Diagnostic, Graph, StateId};
 use forge_kernels::Spec;
@@ -26,7 +26,7 @@ pub(crate) fn select(
         cache: cache_format(graph, formats, options)?,
         context: context(graph, options)?,
         slots: options.slots.max(1),
-        chunk: options.chunk.max(FEW + 1),
+        chunk: options.chunk.max(SMALL_BATCH_MAX + 1),
         mla_expand: None,
         scratch: Vec::new(),
         arena_bytes: 0,
@@ -164,7 +164,7 @@ impl<'a> Select<'a> {
         let rows = match per {
             RowsOf::Pass => 1,
             RowsOf::Row => self.plan.chunk,
-            RowsOf::Wanted => FEW,
+            RowsOf::Wanted => SMALL_BATCH_MAX,
             RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
             RowsOf::Split => MAX_KV_SPLITS,
         };

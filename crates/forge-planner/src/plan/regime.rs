@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Maximum rows of a small batch, and maximum rows with logits in a pass.
-pub const FEW: usize = 16;
+pub const SMALL_BATCH_MAX: usize = 16;
 
 /// Minimum KV positions of a split in split-KV attention. A threadgroup reads about this many positions in
 /// the time that it takes to launch the combine step.
@@ -18,9 +18,9 @@ pub const MAX_KV_SPLITS: usize = 128;
 pub enum Regime {
     /// One row (decode).
     One,
-    /// Small batch: 2 to [`FEW`] rows.
+    /// Small batch: 2 to [`SMALL_BATCH_MAX`] rows.
     Few,
-    /// More than [`FEW`] rows (prefill).
+    /// More than [`SMALL_BATCH_MAX`] rows (prefill).
     Many,
 }
 
@@ -32,7 +32,7 @@ impl Regime {
     pub fn of(rows: usize) -> Regime {
         match rows {
             0 | 1 => Regime::One,
-            2..=FEW => Regime::Few,
+            2..=SMALL_BATCH_MAX => Regime::Few,
             _ => Regime::Many,
         }
     }

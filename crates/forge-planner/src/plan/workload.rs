@@ -1,6 +1,6 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
-use crate::plan::regime::{FEW, MAX_KV_SPLITS, Regime, SPLIT_POSITIONS};
+use crate::plan::regime::{MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
@@ -141,7 +141,7 @@ impl Plan {
         });
         let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
         let heads = groups.unwrap_or(heads) as u64;
-        if load.rows > FEW as u64 {
+        if load.rows > SMALL_BATCH_MAX as u64 {
             return 1;
         }
         let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * load.rows);

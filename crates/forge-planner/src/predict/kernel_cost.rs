@@ -5,7 +5,7 @@
 //! convolution keeps at most as many rows as it has taps. These are linearized at the last row of a typical
 //! pass.
 
-use crate::plan::regime::{FEW, Regime};
+use crate::plan::regime::{Regime, SMALL_BATCH_MAX};
 use crate::plan::{Plan, Section, Step};
 use crate::predict::cost::{Amounts, Cost, cost_of, experts, window};
 
@@ -38,7 +38,7 @@ impl Plan {
         let Some((section, step, regime)) = self.user(kernel) else { return work };
         let typical = match regime {
             Regime::One => 1,
-            Regime::Few => FEW,
+            Regime::Few => SMALL_BATCH_MAX,
             Regime::Many => self.chunk,
         };
         let typical = Amounts {

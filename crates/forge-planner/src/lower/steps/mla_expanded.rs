@@ -6,7 +6,7 @@ use crate::fuse::list::{Epilogue, Fused, Kind, LatentAttend, Operation, PerHeadL
 use crate::lower::mla_expand::MlaExpand;
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
-use crate::plan::regime::{FEW, Regime, Schedule};
+use crate::plan::regime::{Regime, SMALL_BATCH_MAX, Schedule};
 use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
 use forge_ir::{LatentCache, Layout};
 use forge_kernels::{Spec, spec};
@@ -55,7 +55,7 @@ impl Select<'_> {
         let width = |each: &PerHeadLinear| draft.shape(each.weight)[0] / each.heads;
         let widths @ [keys, of_values] = [width(absorb.1), width(values.1)];
         let tile = spec::MlaExpandedLayout::tile_for(keys, latents.rope_width, of_values)?;
-        let expand = MlaExpand::of(&latents, widths, (FEW, self.plan.chunk), self.plan.context)?;
+        let expand = MlaExpand::of(&latents, widths, (SMALL_BATCH_MAX, self.plan.chunk), self.plan.context)?;
         let alone = list.uses(absorb.0.output) == 1 && list.uses(attend.0.output) == 1;
         alone.then_some(ExpandableMla { absorb, attend, values, latents, widths, tile, expand })
     }
