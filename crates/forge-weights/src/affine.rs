@@ -47,7 +47,11 @@ pub(crate) fn encode(
     for (values, (codes, pair)) in row.chunks(format.group.columns()).zip(groups) {
         let (low, high) = ends(values);
         let line = through(format.scales, low, high, levels)?;
-        let line = if levels <= FEW { narrowed(format.scales, line, values, low, high) } else { line };
+        let line = if levels <= MAX_NARROWED_LEVELS {
+            narrowed(format.scales, line, values, low, high)
+        } else {
+            line
+        };
         *pair = stored(format.scales, line);
         for (values, bytes) in values.chunks(BLOCK).zip(codes.chunks_exact_mut(block_bytes(format.bits))) {
             let mut codes = [0; BLOCK];
@@ -59,7 +63,7 @@ pub(crate) fn encode(
 }
 
 /// Maximum level for which the ends are moved inwards.
-const FEW: f32 = 15.0;
+const MAX_NARROWED_LEVELS: f32 = 15.0;
 
 /// The levels of a scale and an offset given as bits.
 fn line(scales: Scales, scale: u16, offset: u16, levels: f32) -> AffineLevels {

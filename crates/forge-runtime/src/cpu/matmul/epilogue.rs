@@ -3,7 +3,7 @@
 use crate::cpu::attention::rope_tables::inverse_rms;
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::matmul::epilogue_kernels::{PanelEpilogue, RowEpilogue, dot, multiply};
-use crate::cpu::matmul::gemv::FEW;
+use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::simd::isa::Isa;
 use crate::cpu::simd::vectors::Simd;
 use forge_ops::UnaryOp;
@@ -117,7 +117,7 @@ impl<'a> EpilogueContext<'a> {
                 }
                 _ => SideOutput::Nothing,
             },
-            past: call.scalar(0) <= FEW && call.workers() > 1,
+            past: call.scalar(0) <= GEMV_MAX_ROWS && call.workers() > 1,
         }
     }
 

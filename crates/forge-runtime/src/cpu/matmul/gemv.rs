@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Maximum number of rows for GEMV. Each thread quantizes or normalizes all rows itself, and results are
 /// written with non-temporal stores ([`crate::cpu::simd::streaming_store`]).
-pub(crate) const FEW: usize = 4;
+pub(crate) const GEMV_MAX_ROWS: usize = 4;
 
 /// A GEMV kernel. Kernels are types, so that each is compiled only where it is used.
 pub(crate) trait GemvKernel<M: Matrix>: Copy {

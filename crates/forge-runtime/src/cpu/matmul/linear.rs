@@ -22,7 +22,7 @@ use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::f32::bf16_split_amx;
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::f32::gemm::PANEL;
-use crate::cpu::matmul::gemv::{Blocks, FEW, PerOutput, RowMajor, Sequential, Transposed};
+use crate::cpu::matmul::gemv::{Blocks, GEMV_MAX_ROWS, PerOutput, RowMajor, Sequential, Transposed};
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::int8::repacked_gemv;
@@ -47,7 +47,7 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
-    if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
+    if is_encoded::<M>(call, shape) && call.scalar(0) > GEMV_MAX_ROWS {
         return int8_gemm::products::<M>(call, shape);
     }
     if M::STRIPS && call.is_repacked("weight_codes") {
@@ -88,7 +88,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         assert!(rows == 1 || !single_row_only, "{:?} supports one row, but there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= FEW { 0 } else { gemm::scratch_len(rows.min(ROWS)) };
+        let panel = if rows <= GEMV_MAX_ROWS { 0 } else { gemm::scratch_len(rows.min(ROWS)) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -104,7 +104,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
         // In decode, activations are quantized only where it is faster.
-        if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.is_decode()) {
+        if is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS && (M::ROW || !call.is_decode()) {
             let x = encoded_rows::<S>(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
@@ -114,7 +114,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
                     2 if is_short => work.few_rows::<S, 1, 2>(PerOutput(Blocks(&x))),
                     2 => work.few_rows::<S, 4, 2>(PerOutput(Blocks(&x))),
                     3 => work.few_rows::<S, 2, 3>(PerOutput(Blocks(&x))),
-                    _ => work.few_rows::<S, 2, FEW>(PerOutput(Blocks(&x))),
+                    _ => work.few_rows::<S, 2, GEMV_MAX_ROWS>(PerOutput(Blocks(&x))),
                 }
             }
             return keep(x);
@@ -128,7 +128,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
                 1 => work.few_rows::<S, 1, 1>(Transposed),
                 2 => work.few_rows::<S, 1, 2>(Transposed),
                 3 => work.few_rows::<S, 1, 3>(Transposed),
-                FEW => work.few_rows::<S, 1, FEW>(Transposed),
+                GEMV_MAX_ROWS => work.few_rows::<S, 1, GEMV_MAX_ROWS>(Transposed),
                 // Limited by the latency of accumulation: eight rows take as long as five.
                 5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Transposed),
                 _ => work.panels::<S>(scratch),

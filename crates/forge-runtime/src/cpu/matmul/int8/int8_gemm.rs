@@ -11,7 +11,7 @@
 //!
 //! A row's result is therefore batch-invariant and bitwise identical on all machines. Activation quantization
 //! is the only loss: an error of at most 1/254 of the largest of 32 activations. `--f32-activations` avoids
-//! it ([`crate::cpu::linear()`]). Up to [`FEW`](crate::cpu::matmul::gemv::FEW) rows use
+//! it ([`crate::cpu::linear()`]). Up to [`GEMV_MAX_ROWS`](crate::cpu::matmul::gemv::GEMV_MAX_ROWS) rows use
 //! [`crate::cpu::matmul::int8::int8_gemv`] or [`crate::cpu::matmul::int8::repacked_gemv`] instead.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output, Pod};

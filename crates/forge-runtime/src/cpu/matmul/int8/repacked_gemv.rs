@@ -14,7 +14,7 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
-use crate::cpu::matmul::gemv::FEW;
+use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
 use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
@@ -99,7 +99,7 @@ pub(crate) struct RepackedRows<M> {
 }
 
 impl<M: Matrix> RepackedRows<M> {
-    /// Multiplies by one to [`FEW`] rows.
+    /// Multiplies by one to [`GEMV_MAX_ROWS`] rows.
     #[inline(always)]
     pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
         let is_one = self.streams.is_one();
@@ -111,7 +111,9 @@ impl<M: Matrix> RepackedRows<M> {
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
                 [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
                 [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
-                rows => self.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch),
+                rows => {
+                    self.products::<S, GEMV_MAX_ROWS, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch)
+                }
             }
         }
     }
