@@ -9,7 +9,7 @@ use crate::cpu::attention::kv_append::{KvExtent, store};
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::kv_tile::KvTile;
 use crate::cpu::attention::online_softmax::{
-    KvBlock, STEP, SoftmaxUpdate, Total, cap_scores, total_from, total_of,
+    KvBlock, LaneSums, STEP, SoftmaxUpdate, cap_scores, lane_sums_from, sum_lanes,
 };
 use crate::cpu::attention::rope_tables::RopeTables;
 use crate::cpu::attention::rope_tables::{prepare, prepare_value};
@@ -90,7 +90,7 @@ pub(crate) struct AttentionTile<'s> {
     prepared: &'s mut [f32],
     /// Maximum score of each query so far, and total of its weights.
     largest: &'s mut [f32],
-    totals: &'s mut [Total],
+    totals: &'s mut [LaneSums],
     /// Factors that rescale the sums before a step is added, padded to whole vectors.
     corrections: &'s mut [f32],
     tile: KvTile<'s>,
@@ -104,7 +104,7 @@ impl<'s> AttentionTile<'s> {
 
     /// Workspace elements for `queries` queries.
     pub(crate) fn scratch_len(queries: usize, padded: usize) -> usize {
-        queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
+        queries * (2 * padded + STEP + 1 + size_of::<LaneSums>() / size_of::<f32>())
             + 2 * padded
             + queries.next_multiple_of(16)
             + KvTile::scratch_len(padded)
@@ -172,7 +172,7 @@ impl<'s> AttentionTile<'s> {
             for (member, query) in self.queries_of(row).enumerate() {
                 let sink = of.sinks.map(|sinks| sinks[head * self.group + member]);
                 self.largest[query] = sink.unwrap_or(f32::NEG_INFINITY);
-                self.totals[query] = total_from(if sink.is_some() { 1.0 } else { 0.0 });
+                self.totals[query] = lane_sums_from(if sink.is_some() { 1.0 } else { 0.0 });
             }
             // SAFETY: the caller's contract.
             unsafe { self.prepare::<S, C>(of, row) };
@@ -260,7 +260,7 @@ impl<'s> AttentionTile<'s> {
         // SAFETY: the cache has these positions from `at` on; queries and sums are padded to whole vectors.
         unsafe {
             let (keys, values) = (of.keys.add(at), of.values.add(at));
-            let step = KvBlock::<C> { keys, values, positions: all.len(), width, valued: width, padded };
+            let step = KvBlock::<C> { keys, values, positions: all.len(), width, value_width: width, padded };
             let in_step = all.start - start..all.end - start;
             if of.alone {
                 step.scores::<S>(queries, self.weights);
@@ -308,7 +308,7 @@ impl<'s> AttentionTile<'s> {
             }
             let (largest, totals) = (&mut self.largest[queries.clone()], &mut self.totals[queries.clone()]);
             let corrections = &mut *self.corrections;
-            SoftmaxUpdate { scores, largest, totals, corrections }.soften::<S>(seen);
+            SoftmaxUpdate { scores, largest, totals, corrections }.update::<S>(seen);
         }
         let sums = &mut self.sums[queries.start * self.padded..queries.end * self.padded];
         for (sums, correction) in sums.chunks_exact_mut(self.padded).zip(&*self.corrections) {
@@ -329,7 +329,7 @@ impl<'s> AttentionTile<'s> {
                 let at = (row * of.shape.query_heads + query_head) * width;
                 // SAFETY: the caller's contract.
                 let (out, total) =
-                    unsafe { (of.heads.part(at..at + width), total_of::<S>(&self.totals[query])) };
+                    unsafe { (of.heads.part(at..at + width), sum_lanes::<S>(&self.totals[query])) };
                 for (out, sum) in out.iter_mut().zip(&self.sums[query * self.padded..]) {
                     *out = sum / total;
                 }

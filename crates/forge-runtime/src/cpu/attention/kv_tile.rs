@@ -112,7 +112,7 @@ impl<'a> KvTile<'a> {
     pub(crate) fn step(&self, first: usize, positions: usize, width: usize) -> KvBlock<f32> {
         let values = self.values[first * self.padded..].as_ptr();
         let padded = self.padded;
-        KvBlock { keys: values, values, positions, width: padded, valued: width, padded }
+        KvBlock { keys: values, values, positions, width: padded, value_width: width, padded }
     }
 
     /// Computes `weights[query][position]` = query · key for at least the first `end` positions of the step.

@@ -32,8 +32,9 @@ pub(crate) struct KvBlock<C> {
     pub(crate) values: *const C,
     pub(crate) positions: usize,
     pub(crate) width: usize,
-    /// Number of leading channels that have values.
-    pub(crate) valued: usize,
+    /// Channels of a value; the first ones of a position.
+    pub(crate) value_width: usize,
+    /// Stride of queries and sums: the width in whole vectors.
     pub(crate) padded: usize,
 }
 
@@ -143,14 +144,14 @@ impl<C: KvElement> KvBlock<C> {
         }
     }
 
-    /// With `V` vectors of channels per register tile as far as possible.
+    /// Adds the values of all channels, `V` vectors of channels at a time as far as possible.
     #[inline(always)]
     unsafe fn add_values_by<S: Simd, const G: usize, const V: usize>(
         &self,
         weights: &[f32],
         sums: &mut [f32],
     ) {
-        let whole = self.valued.min(self.whole::<S>());
+        let whole = self.value_width.min(self.whole::<S>());
         let together = whole / (V * S::LANES) * V * S::LANES;
         // SAFETY: the caller's contract; sums are padded to whole vectors.
         unsafe {
@@ -160,7 +161,7 @@ impl<C: KvElement> KvBlock<C> {
             for channel in (together..whole).step_by(S::LANES) {
                 self.add_channels::<S, G, 1, true>(channel, weights, sums);
             }
-            if whole < self.valued {
+            if whole < self.value_width {
                 self.add_channels::<S, G, 1, false>(whole, weights, sums);
             }
         }
@@ -204,18 +205,18 @@ impl<C: KvElement> KvBlock<C> {
     }
 }
 
-/// A query's sum of softmax weights, one partial sum per lane.
-pub(crate) type Total = [f32; 16];
+/// Partial sums of a query's softmax weights, one per lane.
+pub(crate) type LaneSums = [f32; 16];
 
-/// A total that starts at `number`.
-pub(crate) fn total_from(number: f32) -> Total {
+/// Lane sums that add up to `number`.
+pub(crate) fn lane_sums_from(number: f32) -> LaneSums {
     std::array::from_fn(|lane| if lane == 0 { number } else { 0.0 })
 }
 
-/// The horizontal sum of a total.
+/// The horizontal sum.
 #[inline(always)]
-pub(crate) unsafe fn total_of<S: Simd>(total: &Total) -> f32 {
-    // SAFETY: a total has at least that many lanes.
+pub(crate) unsafe fn sum_lanes<S: Simd>(total: &LaneSums) -> f32 {
+    // SAFETY: there are at least that many lanes.
     unsafe { S::sum(S::load(total.as_ptr())) }
 }
 
@@ -226,27 +227,27 @@ pub(crate) struct SoftmaxUpdate<'a> {
     /// Running maximum of each query's scores.
     pub(crate) largest: &'a mut [f32],
     /// Running total of each query's weights.
-    pub(crate) totals: &'a mut [Total],
+    pub(crate) totals: &'a mut [LaneSums],
     /// Output: factors that rescale earlier sums to the new maximum, padded to whole vectors.
     pub(crate) corrections: &'a mut [f32],
 }
 
 impl SoftmaxUpdate<'_> {
     /// Replaces scores of attended positions by exp(score - largest), and others by 0, where `largest`
-    /// includes these scores. Queries are divided evenly among the ranges `seen`.
+    /// includes these scores. Queries are divided evenly among the ranges `attended`.
     #[inline(always)]
-    pub(crate) unsafe fn soften<S: Simd>(self, seen: &[Range<usize>]) {
+    pub(crate) unsafe fn update<S: Simd>(self, attended: &[Range<usize>]) {
         let SoftmaxUpdate { scores, largest, totals, corrections } = self;
-        let group = largest.len() / seen.len();
+        let group = largest.len() / attended.len();
         // SAFETY: scores and corrections are whole vectors.
         unsafe {
-            for (row, seen) in seen.iter().enumerate() {
+            for (row, attended) in attended.iter().enumerate() {
                 for query in row * group..(row + 1) * group {
                     let scores = &mut scores[query * STEP..][..STEP];
                     // Scores outside the range become weights of about 0, which are not used and not part of
                     // the total.
-                    scores[..seen.start].fill(f32::NEG_INFINITY);
-                    scores[seen.end..].fill(f32::NEG_INFINITY);
+                    scores[..attended.start].fill(f32::NEG_INFINITY);
+                    scores[attended.end..].fill(f32::NEG_INFINITY);
                     let mut of_step = S::splat(f32::NEG_INFINITY);
                     for i in (0..STEP).step_by(S::LANES) {
                         of_step = S::max(of_step, S::load(scores.as_ptr().add(i)));
@@ -261,15 +262,15 @@ impl SoftmaxUpdate<'_> {
                 let at = corrections[i..][..S::LANES].as_mut_ptr();
                 S::store(at, S::exp(S::load(at)));
             }
-            for (row, seen) in seen.iter().enumerate() {
+            for (row, attended) in attended.iter().enumerate() {
                 for query in row * group..(row + 1) * group {
                     let scores = &mut scores[query * STEP..][..STEP];
-                    for i in (0..seen.end.next_multiple_of(S::LANES)).step_by(S::LANES) {
+                    for i in (0..attended.end.next_multiple_of(S::LANES)).step_by(S::LANES) {
                         let score = S::load(scores.as_ptr().add(i));
                         S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(largest[query]))));
                     }
-                    scores[..seen.start].fill(0.0);
-                    scores[seen.end..].fill(0.0);
+                    scores[..attended.start].fill(0.0);
+                    scores[attended.end..].fill(0.0);
                     let mut sums = S::splat(0.0);
                     for i in (0..STEP).step_by(S::LANES) {
                         sums = S::add(sums, S::load(scores.as_ptr().add(i)));

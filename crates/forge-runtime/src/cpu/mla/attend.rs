@@ -8,7 +8,9 @@
 //! steps through the cache, so that each line is loaded once for all of them.
 
 use crate::cpu::attention::kv_format::KvElement;
-use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, Total, total_from, total_of};
+use crate::cpu::attention::online_softmax::{
+    KvBlock, LaneSums, STEP, SoftmaxUpdate, lane_sums_from, sum_lanes,
+};
 use crate::cpu::attention::rope_tables::RopeTables;
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
@@ -68,7 +70,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
         let (sums, scratch) = scratch.split_at_mut(at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(at_once * STEP);
         let (largest, scratch) = scratch.split_at_mut(at_once);
-        let totals = &mut [total_from(0.0); HEADS];
+        let totals = &mut [lane_sums_from(0.0); HEADS];
         let (made, scratch) = scratch.split_at_mut(padded);
         let (kept, cos_sin) = scratch.split_at_mut(padded);
         let head_groups = heads.div_ceil(at_once);
@@ -79,7 +81,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             queries.fill(0.0);
             sums.fill(0.0);
             largest.fill(f32::NEG_INFINITY);
-            totals.fill(total_from(0.0));
+            totals.fill(lane_sums_from(0.0));
             let position = lines.position(row);
             if let Some(prepare) = prologue {
                 prepare.rope.cos_sin(position, call.scalar(1), cos_sin);
@@ -125,7 +127,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
                 // SAFETY: this head of this row belongs to this thread.
                 let out = unsafe { out.part(at..at + width) };
                 // SAFETY: this runs compiled for its instruction set.
-                let total = unsafe { total_of::<S>(&softmax.totals[head - first]) };
+                let total = unsafe { sum_lanes::<S>(&softmax.totals[head - first]) };
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
             }
         }
@@ -138,7 +140,7 @@ struct Softmax<'a> {
     sums: &'a mut [f32],
     weights: &'a mut [f32],
     largest: &'a mut [f32],
-    totals: &'a mut [Total],
+    totals: &'a mut [LaneSums],
     record: usize,
     width: usize,
     padded: usize,
@@ -153,13 +155,14 @@ impl Softmax<'_> {
     unsafe fn take<S: Simd, C: KvElement>(&mut self, lines: *const C, positions: usize) {
         let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
         let (width, padded) = (*width, *padded);
-        let step = KvBlock { keys: lines, values: lines, positions, width: *record, valued: width, padded };
+        let step =
+            KvBlock { keys: lines, values: lines, positions, width: *record, value_width: width, padded };
         // SAFETY: the caller's contract; queries and sums are padded to whole vectors.
         unsafe {
             step.scores::<S>(queries, weights);
             let mut corrections = [0.0; HEADS];
             let (scores, corrections) = (&mut **weights, &mut corrections);
-            SoftmaxUpdate { scores, largest, totals, corrections }.soften::<S>(from_ref(&(0..positions)));
+            SoftmaxUpdate { scores, largest, totals, corrections }.update::<S>(from_ref(&(0..positions)));
             for (sums, correction) in sums.chunks_exact_mut(padded).zip(corrections) {
                 sums.iter_mut().for_each(|sum| *sum *= *correction);
             }

@@ -3,7 +3,7 @@
 //! kernels reproduce the GPU computation, in its tile order.
 
 use crate::cpu::attention::kv_format::KvElement;
-use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, total_from, total_of};
+use crate::cpu::attention::online_softmax::{KvBlock, STEP, SoftmaxUpdate, lane_sums_from, sum_lanes};
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
@@ -82,14 +82,14 @@ impl Task for Heads<'_> {
             let (out, carried) = unsafe {
                 (out.part(item * values..(item + 1) * values), carried.part(2 * item..2 * item + 2))
             };
-            let (mut largest, mut total) = (f32::NEG_INFINITY, total_from(0.0));
+            let (mut largest, mut total) = (f32::NEG_INFINITY, lane_sums_from(0.0));
             query.fill(0.0);
             query[..keys].copy_from_slice(&q[row * queries_pitch + head * keys..][..keys]);
             query[keys..keys + rope_width].copy_from_slice(&r[item * rope_width..][..rope_width]);
             query.iter_mut().for_each(|query| *query *= scale);
             sums.fill(0.0);
             if begin > 0 {
-                (largest, total) = (carried[0], total_from(carried[1]));
+                (largest, total) = (carried[0], lane_sums_from(carried[1]));
                 sums.iter_mut().zip(out.iter()).for_each(|(sum, mean): (_, &f32)| *sum = mean * carried[1]);
             }
             for start in (begin..seen).step_by(STEP) {
@@ -102,8 +102,14 @@ impl Task for Heads<'_> {
                     step_values[place * width..][..values].copy_from_slice(value);
                 }
                 let (keys, values_of_step) = (step_keys.as_ptr(), step_values.as_ptr());
-                let step =
-                    KvBlock { keys, values: values_of_step, positions: count, width, valued: values, padded };
+                let step = KvBlock {
+                    keys,
+                    values: values_of_step,
+                    positions: count,
+                    width,
+                    value_width: values,
+                    padded,
+                };
                 // SAFETY: the step has these positions; query and sums are padded to whole vectors.
                 unsafe {
                     step.scores::<S>(query, weights);
@@ -111,13 +117,13 @@ impl Task for Heads<'_> {
                     let mut corrections = [0.0; 16];
                     let of_query =
                         SoftmaxUpdate { scores: weights, largest, totals, corrections: &mut corrections };
-                    of_query.soften::<S>(from_ref(&(0..count)));
+                    of_query.update::<S>(from_ref(&(0..count)));
                     sums.iter_mut().for_each(|sum| *sum *= corrections[0]);
                     step.add_values::<S>(weights, sums);
                 }
             }
             // SAFETY: this runs compiled for its instruction set.
-            let total = unsafe { total_of::<S>(&total) };
+            let total = unsafe { sum_lanes::<S>(&total) };
             out.iter_mut().zip(sums.iter()).for_each(|(out, sum)| *out = sum / total);
             carried.copy_from_slice(&[largest, total]);
         }
