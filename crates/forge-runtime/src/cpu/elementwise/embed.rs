@@ -53,7 +53,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
                         }
                     } else {
                         for part in 0..BLOCK / S::LANES {
-                            let v = S::mul(table.widened::<S>(id * blocks + block, part), S::splat(scale));
+                            let v = S::mul(table.load_f32::<S>(id * blocks + block, part), S::splat(scale));
                             S::store(widened.as_mut_ptr().add(part * S::LANES), v);
                         }
                     }

@@ -148,7 +148,7 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<
         // SAFETY: the caller's contract.
         unsafe {
             let scale = strip_group::<GROUP, T>(self.scales, block).add(output);
-            [scale.read().widened(), scale.add(OUTPUTS).read().widened()]
+            [scale.read().as_f32(), scale.add(OUTPUTS).read().as_f32()]
         }
     }
 

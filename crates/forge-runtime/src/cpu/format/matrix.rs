@@ -198,7 +198,7 @@ pub(crate) trait Matrix: Copy {
 
     /// Values `part * LANES ..` of a block, dequantized.
     #[inline(always)]
-    unsafe fn widened<S: Simd>(self, block: usize, part: usize) -> S::V {
+    unsafe fn load_f32<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
             let v = self.vector::<S>(block, part);
@@ -220,7 +220,7 @@ pub(crate) trait Matrix: Copy {
             // 16 lanes.
             unsafe {
                 for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {
-                    S::store(numbers.as_mut_ptr(), self.widened::<S>(block + row, part));
+                    S::store(numbers.as_mut_ptr(), self.load_f32::<S>(block + row, part));
                 }
                 S::transpose(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
                 for (lane, column) in of_columns.0.iter().enumerate().take(S::LANES) {

@@ -16,7 +16,7 @@ pub(crate) trait Scale: Copy {
     unsafe fn splat<S: Simd>(from: *const Self) -> S::V;
 
     /// The scale as f32.
-    fn widened(self) -> f32;
+    fn as_f32(self) -> f32;
 }
 
 impl Scale for f16 {
@@ -35,7 +35,7 @@ impl Scale for f16 {
     }
 
     #[inline(always)]
-    fn widened(self) -> f32 {
+    fn as_f32(self) -> f32 {
         self.to_f32()
     }
 }
@@ -56,7 +56,7 @@ impl Scale for bf16 {
     }
 
     #[inline(always)]
-    fn widened(self) -> f32 {
+    fn as_f32(self) -> f32 {
         self.to_f32()
     }
 }

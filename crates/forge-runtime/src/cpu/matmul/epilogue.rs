@@ -59,7 +59,7 @@ pub(crate) struct EpilogueContext<'a> {
     pub(crate) y: Output<'a, f32>,
     pub(crate) width: usize,
     pub(crate) epilogue: Epilogue,
-    pub(crate) left: SideOutput<'a>,
+    pub(crate) side_output: SideOutput<'a>,
     /// Whether results are written with non-temporal stores ([`crate::cpu::simd::streaming_store`]).
     pub(crate) past: bool,
 }
@@ -107,7 +107,7 @@ impl<'a> EpilogueContext<'a> {
             y: call.output::<f32>("y", rows * width),
             width,
             epilogue,
-            left: match epilogue {
+            side_output: match epilogue {
                 Epilogue::AddSquares(Squares { partials, gain }) => SideOutput::Squares {
                     gained: gain.then(|| (call.input("gain", outputs), call.output("gained", outputs))),
                     squares: call.output("squares_out", partials),
@@ -190,7 +190,7 @@ impl<'a> EpilogueContext<'a> {
     pub(crate) unsafe fn write_partials(&self, index: usize, partials: PartialResults) {
         // SAFETY: the caller's contract.
         unsafe {
-            match &self.left {
+            match &self.side_output {
                 SideOutput::Nothing => {}
                 SideOutput::Squares { squares, .. } => squares.part(index..index + 1)[0] = partials.squares,
                 SideOutput::Candidates(pairs) => {

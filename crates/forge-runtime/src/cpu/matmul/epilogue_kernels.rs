@@ -105,7 +105,7 @@ impl Task for RowEpilogue<'_> {
             }
             false => &*y,
         };
-        match &finish.left {
+        match &finish.side_output {
             SideOutput::Nothing => {}
             SideOutput::Squares { gained, .. } => {
                 if let Some((gain, gained)) = gained {

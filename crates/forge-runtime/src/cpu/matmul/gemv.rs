@@ -170,7 +170,7 @@ impl<M: Matrix> LinearCall<'_, M> {
         let (partitions, size, at_once) = self.finish.partitions(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
         for partition in call.claim(partitions, at_once).flatten() {
-            let mut left = PartialResults::NOTHING;
+            let mut partials = PartialResults::NOTHING;
             let end = outputs.min((partition + 1) * size);
             for start in (partition * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
@@ -178,12 +178,12 @@ impl<M: Matrix> LinearCall<'_, M> {
                 unsafe {
                     kernel.of_range::<S, W, X>(self, range.clone(), x, &mut values);
                     for (row, values) in values.iter_mut().enumerate().take(rows) {
-                        self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
+                        self.finish.outputs(row, range.start, &mut values[..range.len()], &mut partials);
                     }
                 }
             }
             // SAFETY: the caller's contract.
-            unsafe { self.finish.write_partials(partition, left) };
+            unsafe { self.finish.write_partials(partition, partials) };
         }
     }
 }

@@ -27,7 +27,7 @@ impl OutputPartition {
         workers: usize,
         wanted: usize,
     ) -> OutputPartition {
-        let (partitions, size) = match (finish.partitions(outputs, workers), &finish.left) {
+        let (partitions, size) = match (finish.partitions(outputs, workers), &finish.side_output) {
             ((_, size, _), SideOutput::Nothing) => {
                 let size = size.next_multiple_of(OUTPUTS);
                 (outputs.div_ceil(size), size)

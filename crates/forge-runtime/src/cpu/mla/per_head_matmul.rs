@@ -120,7 +120,7 @@ unsafe fn add_rows<S: Simd, M: Matrix, const X: usize>(
         unsafe {
             let mut of_part = [S::splat(0.0); X];
             for row in 0..x[0].len() {
-                let weight = matrix.widened::<S>(first + row * apart, part);
+                let weight = matrix.load_f32::<S>(first + row * apart, part);
                 for (sum, x) in of_part.iter_mut().zip(x) {
                     *sum = S::fma(S::splat(x[row]), weight, *sum);
                 }

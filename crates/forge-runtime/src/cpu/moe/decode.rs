@@ -244,17 +244,17 @@ impl<M: Matrix> Task for Of<'_, M> {
                 }
             }
             for partition in first / size..partitions.min((first + piece) / size) {
-                let mut left = PartialResults::NOTHING;
+                let mut partials = PartialResults::NOTHING;
                 let of_partition = (partition * size).min(outputs)..((partition + 1) * size).min(outputs);
                 for (row, sums) in
                     sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_partition.is_empty())
                 {
                     let sums = &mut sums[of_partition.start - first..of_partition.end - first];
                     // SAFETY: these outputs belong to this thread.
-                    unsafe { finish.outputs(row, of_partition.start, sums, &mut left) };
+                    unsafe { finish.outputs(row, of_partition.start, sums, &mut partials) };
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.write_partials(partition, left) };
+                unsafe { finish.write_partials(partition, partials) };
             }
         }
         keep(coded);

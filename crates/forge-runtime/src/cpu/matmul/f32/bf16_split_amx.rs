@@ -215,7 +215,7 @@ unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahe
         for block in 0..blocks {
             matrix.prefetch::<S>(first + block + ahead);
             for part in 0..BLOCK / S::LANES {
-                let v = matrix.widened::<S>(first + block, part);
+                let v = matrix.load_f32::<S>(first + block, part);
                 S::store(to.add(block * BLOCK + part * S::LANES), v);
             }
         }

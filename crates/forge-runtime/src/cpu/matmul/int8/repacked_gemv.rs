@@ -70,17 +70,17 @@ impl<M: Matrix> Task for RepackedGemv<'_, M> {
             // SAFETY: `find` checked that the matrix is whole, and x has as many blocks.
             unsafe { of.few::<S>(&x[..rows], values, pitch) };
             for partition in start / size..partitions.min(pieces.end * piece / size) {
-                let mut left = PartialResults::NOTHING;
+                let mut partials = PartialResults::NOTHING;
                 let range = (partition * size).min(outputs)..((partition + 1) * size).min(outputs);
                 for row in 0..rows {
                     if !range.is_empty() {
                         let values = &mut values[row * pitch + range.start - start..][..range.len()];
                         // SAFETY: these outputs belong to this thread.
-                        unsafe { finish.outputs(row, range.start, values, &mut left) };
+                        unsafe { finish.outputs(row, range.start, values, &mut partials) };
                     }
                 }
                 // SAFETY: this partition belongs to this thread.
-                unsafe { finish.write_partials(partition, left) };
+                unsafe { finish.write_partials(partition, partials) };
             }
         }
         keep(x);
