@@ -7,14 +7,14 @@ use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
 macro_rules! plain {
-    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal, { $($load_transposed:item)? }) => {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $terms:literal, { $($load_transposed:item)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(*const $element);
 
         impl Matrix for $name {
             const SCALING: Scaling = Scaling::Done;
-            const PARTS: usize = $parts;
+            const BF16_TERMS: usize = $terms;
 
             fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
                 $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())

@@ -35,7 +35,7 @@ pub(crate) trait Matrix: Copy {
     const WHOLE: usize = Self::GROUP;
     /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
-    const PARTS: usize = 3;
+    const BF16_TERMS: usize = 3;
     /// Added to each result of [`codes`](Matrix::codes) gives the quant; `None` without integer quants.
     const QUANT_OFFSET: Option<i32> = None;
     /// Whether the quants are in 0..=15.

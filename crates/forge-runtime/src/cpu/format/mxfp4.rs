@@ -23,7 +23,7 @@ fn power(exponent: u8) -> f32 {
 
 impl Matrix for Mxfp4 {
     const SCALING: Scaling = Scaling::Scale;
-    const PARTS: usize = 1;
+    const BF16_TERMS: usize = 1;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Mxfp4 {

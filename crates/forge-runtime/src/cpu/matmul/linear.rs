@@ -55,7 +55,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
     }
     #[cfg(target_arch = "x86_64")]
     if call.level().has_tiles() && !call.is_decode() && !is_encoded::<M>(call, shape) {
-        return bf16_split_amx::products::<M>(call, shape);
+        return bf16_split_amx::gemm::<M>(call, shape);
     }
     call.level().run(LinearTask::<M> { call, shape, format: PhantomData });
 }
