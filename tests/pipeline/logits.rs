@@ -1,7 +1,7 @@
 //! Logits of programs against Hugging Face transformers and the reference implementation, for every model in
 //! every format: on the CPU device, and of kernels.metal in the kernel checker.
 
-use forge_ir::{encoded_tolerances, tolerance};
+use forge_ir::{int8_tolerances, tolerance};
 use forge_ops::Format;
 use serde_json::Value;
 use std::process::Command;
@@ -142,7 +142,7 @@ fn quantized_activations_are_close_to_f32_activations() {
         let found = [several[20], several[36], several[40].max(alone)];
         let [middle, of_most, worst] = found;
         println!("{}: {middle:.1e}, {of_most:.1e}, at most {worst:.1e}, alone {alone:.1e}", built.name());
-        let allowed = encoded_tolerances(chooses).map(|tolerance| tolerance.bound);
+        let allowed = int8_tolerances(chooses).map(|tolerance| tolerance.bound);
         let mut errors = Vec::new();
         // NaN is never allowed.
         let is_near = |(found, allowed): (&f64, f64)| found.is_finite() && *found <= allowed;

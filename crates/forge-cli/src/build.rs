@@ -42,7 +42,7 @@ impl Stamp {
     }
 
     /// Marks the program as built from this crate.
-    fn leave(&self) -> Result<(), Error> {
+    fn write(&self) -> Result<(), Error> {
         std::fs::write(&self.file, &self.directory).map_err(|error| Error::write(&self.file, &error))
     }
 }
@@ -53,8 +53,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 /// Which features of a crate are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuildFeatures {
-    /// All.
-    Whole,
+    /// All features.
+    All,
     /// All but the HTTP server, which is a third of the build time.
     NoServer,
 }
@@ -134,7 +134,7 @@ pub(crate) fn build(
     match program {
         Some(program) if status.success() => {
             if let Some(stamp) = stamp {
-                stamp.leave()?;
+                stamp.write()?;
             }
             Ok(program)
         }
@@ -172,7 +172,7 @@ mod tests {
             let modified = fs::metadata(directory.join("src/main.rs")).unwrap().modified().unwrap();
             assert_eq!(modified != long_ago, is_new, "{}", directory.display());
             if ends {
-                stamp.leave().unwrap();
+                stamp.write().unwrap();
             }
             old(directory);
         }

@@ -91,10 +91,10 @@ impl Directory {
     }
 
     /// The default model name.
-    pub(crate) fn name(&self, asked_for: &str) -> String {
+    pub(crate) fn name(&self, model: &str) -> String {
         // A snapshot's directory name is a hash, so the name comes from the repository.
-        let path = Path::new(asked_for);
-        let named = match Request::parse(asked_for) {
+        let path = Path::new(model);
+        let named = match Request::parse(model) {
             Some(request) if !path.exists() => Some(PathBuf::from(request.name())),
             _ if path.is_dir() => path.canonicalize().ok(),
             _ => Some(path.to_owned()),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn gguf_checkpoint_ignores_neighboring_files() {
+    fn gguf_checkpoint_ignores_other_files() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["config.json", "a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"] {
             std::fs::write(folder.path().join(name), name).unwrap();
@@ -206,7 +206,9 @@ mod tests {
         let config = r#"{"base_model_name_or_path": "owner/base", "peft_type": "LORA"}"#;
         std::fs::write(folder.path().join("adapter_config.json"), config).unwrap();
         std::fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
-        let Err(failure) = Directory::find(folder.path().to_str().unwrap()) else { panic!("it was taken") };
+        let Err(failure) = Directory::find(folder.path().to_str().unwrap()) else {
+            panic!("it was accepted")
+        };
         let message = format!("{failure:?}");
         assert!(message.contains("is a LoRA adapter for owner/base: merge it"), "{message}");
     }

@@ -17,7 +17,7 @@ use crate::text_files;
 use forge_codegen::{CrateFiles, CrateOptions};
 use forge_frontend::{Checkpoint, LoadedCheckpoint};
 use forge_ir::units::{count, grouped, size};
-use forge_ir::{Graph, Op, encoded_tolerances};
+use forge_ir::{Graph, Op, int8_tolerances};
 use forge_kernels::ptx;
 use forge_planner::{Chip, Options, Plan, Workload, predict};
 use forge_report::ReportFacts;
@@ -34,7 +34,7 @@ const WEIGHTS: &str = "weights.safetensors";
 pub(crate) const REPORT: &str = "report.html";
 
 /// A checkpoint that has been opened, read and planned.
-pub(crate) struct Planned {
+pub(crate) struct PlannedModel {
     pub(crate) checkpoint: Directory,
     pub(crate) opened: LoadedCheckpoint,
     pub(crate) options: Options,
@@ -42,7 +42,7 @@ pub(crate) struct Planned {
     pub(crate) name: String,
 }
 
-impl Planned {
+impl PlannedModel {
     /// The chip that predictions are for: `--chip`, or the default.
     pub(crate) fn chip(&self) -> &'static Chip {
         self.options.chip.unwrap_or_else(Chip::common)
@@ -81,7 +81,7 @@ pub(crate) fn compile(
     arguments: &CompileArguments,
     out: &Path,
     force: bool,
-) -> Result<(Planned, Summary), Error> {
+) -> Result<(PlannedModel, Summary), Error> {
     let started = Instant::now();
     let sources: Vec<&Path> =
         std::iter::once(Path::new(&arguments.model)).chain(arguments.tuned.as_deref()).collect();
@@ -91,7 +91,7 @@ pub(crate) fn compile(
 
     // Open, read, plan.
     let planned = plan(arguments)?;
-    let Planned { opened, plan, name, .. } = &planned;
+    let PlannedModel { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
     print_plan(plan);
     print_tuned(&planned);
@@ -106,7 +106,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
-        converses: text_files::converses(&planned),
+        has_chat_template: text_files::has_chat_template(&planned),
         cuda: arguments.cuda(),
         tunable: arguments.with_tuning,
         runtime: arguments.runtime.as_deref().map(runtime_directory).transpose()?,
@@ -185,7 +185,7 @@ fn translate(
 }
 
 /// The stages that write nothing: open, read, plan.
-pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
+pub(crate) fn plan(arguments: &CompileArguments) -> Result<PlannedModel, Error> {
     let (mut options, choice) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
     let name = name(arguments, &checkpoint)?;
@@ -203,12 +203,12 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Error> {
     };
     opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
     let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
-    Ok(Planned { checkpoint, opened, options, plan, name })
+    Ok(PlannedModel { checkpoint, opened, options, plan, name })
 }
 
 /// Writes weights.safetensors into the staging directory.
-fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Error> {
-    let Planned { checkpoint, opened, plan, .. } = planned;
+fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
+    let PlannedModel { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantized() {
         true => weight.format.matrix_bytes(weight.rows(), weight.columns()),
@@ -257,8 +257,8 @@ fn print_errors(written: &Summary) {
 }
 
 /// Writes golden.json: reference logits of the packed weights. Returns the number of sequences and of tokens.
-fn write_reference_logits(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Error> {
-    let Planned { opened, plan, .. } = planned;
+fn write_reference_logits(planned: &PlannedModel, staging: &Staging) -> Result<(usize, usize), Error> {
+    let PlannedModel { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Error::other(format!("golden.json: {fault}"));
     let started = Instant::now();
@@ -293,14 +293,14 @@ fn write_reference_logits(planned: &Planned, staging: &Staging) -> Result<(usize
 
 /// Tolerances for int8 activations, the CPU device's default for quantized weights. Each bounds the logit
 /// error of a share of the positions.
-fn int8_bounds(planned: &Planned) -> Vec<serde_json::Value> {
-    let Planned { opened, plan, .. } = planned;
+fn int8_bounds(planned: &PlannedModel) -> Vec<serde_json::Value> {
+    let PlannedModel { opened, plan, .. } = planned;
     if !plan.weights.iter().any(|packed| packed.format.is_quantized()) {
         return Vec::new();
     }
     let has_router =
         |apply| opened.graph.body(apply).nodes.iter().any(|node| matches!(node.op, Op::Route(_)));
-    let tolerances = encoded_tolerances(opened.graph.layers.iter().any(has_router));
+    let tolerances = int8_tolerances(opened.graph.layers.iter().any(has_router));
     let bounds =
         [0.5, 0.9, 1.0].into_iter().zip(tolerances).filter(|(_, tolerance)| tolerance.bound.is_finite());
     bounds
@@ -352,7 +352,7 @@ fn print_plan(plan: &Plan) {
 }
 
 /// Prints how many kernels use measured layouts.
-fn print_tuned(planned: &Planned) {
+fn print_tuned(planned: &PlannedModel) {
     let Some(tuned) = &planned.options.tuned else { return };
     let (all, used) = tuned.used(&planned.plan);
     let others = match all - used {
@@ -362,7 +362,7 @@ fn print_tuned(planned: &Planned) {
     terminal::more(&format!("{used} layouts measured on {}{others}", tuned.device));
 }
 
-fn print_ready(planned: &Planned, out: &Path, started: Instant) {
+fn print_ready(planned: &PlannedModel, out: &Path, started: Instant) {
     let plan = &planned.plan;
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
     let cache = plan.state_bytes(plan.context, plan.slots);
@@ -386,7 +386,7 @@ fn print_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    let command = if text_files::converses(planned) { "chat" } else { "generate -p \"Hello\"" };
+    let command = if text_files::has_chat_template(planned) { "chat" } else { "generate -p \"Hello\"" };
     terminal::stage(
         "Next",
         &format!("cd {} && cargo run --release -- {command}", shell_word(&out.to_string_lossy())),
@@ -394,7 +394,7 @@ fn print_ready(planned: &Planned, out: &Path, started: Instant) {
 }
 
 /// The JSON summary.
-fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Value {
+fn summary(planned: &PlannedModel, written: &Summary, out: &Path) -> serde_json::Value {
     let plan = &planned.plan;
     let counts = plan.counts(Workload::decode(1));
     json!({

@@ -17,7 +17,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
     let failed = |error| explain_error(error, &request.repository);
     let settings = Settings::from_environment().map_err(failed)?;
-    let mut view = View {
+    let mut progress = DownloadProgress {
         bar: None,
         file: String::new(),
         size: 0,
@@ -26,8 +26,8 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Error> {
         started: Instant::now(),
         reported: Instant::now(),
     };
-    let outcome = forge_hub::fetch(request, &settings, &mut |event| view.show(&event));
-    view.clear();
+    let outcome = forge_hub::fetch(request, &settings, &mut |event| progress.show(&event));
+    progress.clear();
     let fetched = outcome.map_err(failed)?;
     Ok(match fetched.file {
         Some(file) => fetched.snapshot.join(file),
@@ -51,7 +51,7 @@ fn explain_error(error: forge_hub::Error, repository: &str) -> Error {
 }
 
 /// Progress of the current file.
-struct View {
+struct DownloadProgress {
     bar: Option<ProgressBar>,
     file: String,
     size: u64,
@@ -63,7 +63,7 @@ struct View {
     reported: Instant,
 }
 
-impl View {
+impl DownloadProgress {
     fn show(&mut self, event: &Event<'_>) {
         match event {
             Event::Note(note) => self.suspend_bar(|| note.lines().for_each(terminal::more)),
@@ -118,10 +118,10 @@ impl View {
     }
 
     /// Prints without disturbing the bar.
-    fn suspend_bar(&self, say: impl FnOnce()) {
+    fn suspend_bar(&self, print: impl FnOnce()) {
         match &self.bar {
-            Some(bar) => bar.suspend(say),
-            None => say(),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

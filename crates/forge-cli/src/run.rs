@@ -89,7 +89,7 @@ fn exec_program(command: &mut Command) -> std::io::Result<Result<(), Error>> {
 fn needed_features(program_arguments: &[String]) -> BuildFeatures {
     let needs_server = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
     if program_arguments.is_empty() || program_arguments.iter().any(needs_server) {
-        BuildFeatures::Whole
+        BuildFeatures::All
     } else {
         BuildFeatures::NoServer
     }

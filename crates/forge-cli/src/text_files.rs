@@ -2,7 +2,7 @@
 //!
 //! They are validated with the runtime's own parsers, so a crate that compiles can load them.
 
-use crate::compile::Planned;
+use crate::compile::PlannedModel;
 use crate::error::Error;
 use crate::terminal;
 use forge_frontend::Checkpoint;
@@ -22,13 +22,13 @@ pub(crate) const ALL: [&str; 5] =
     [TOKENIZER, "tokenizer_config.json", GENERATION, "chat_template.jinja", "chat_template.json"];
 
 /// Contents of such a file, or `None` if the checkpoint has none.
-pub(crate) fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn text(planned: &PlannedModel, file: &str) -> Result<Option<Vec<u8>>, Error> {
     read(planned, file).map_err(|error| Error::read(&planned.checkpoint.root().join(file), &error))
 }
 
 /// Reads a file embedded in or converted from the checkpoint, or else a file next to the weights.
-fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
-    let Planned { checkpoint, opened, .. } = planned;
+fn read(planned: &PlannedModel, file: &str) -> io::Result<Option<Vec<u8>>> {
+    let PlannedModel { checkpoint, opened, .. } = planned;
     if opened.unusable.iter().any(|name| name == file) {
         return Ok(None);
     }
@@ -49,7 +49,7 @@ fn read(planned: &Planned, file: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// Rejects an unusable tokenizer or generation configuration. Warns if the tokenizer is missing or the chat
 /// template is unusable, because parts of the program work without them.
-pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
+pub(crate) fn check(planned: &PlannedModel) -> Result<(), Error> {
     let mut faults = Vec::new();
     match text(planned, TOKENIZER)? {
         Some(bytes) => faults.extend(Tokenizer::check(&bytes).err().map(|why| {
@@ -80,7 +80,7 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Error> {
 }
 
 /// The chat template that the program will load: a separate file, or a field of tokenizer_config.json.
-fn template(planned: &Planned) -> Result<Option<Template>, Trouble> {
+fn template(planned: &PlannedModel) -> Result<Option<Template>, Trouble> {
     Template::find(|file| {
         let unreadable = |error: &dyn Display| Trouble::runtime(format!("{file} cannot be read: {error}"));
         let bytes = read(planned, file).map_err(|error| unreadable(&error))?;
@@ -89,6 +89,6 @@ fn template(planned: &Planned) -> Result<Option<Template>, Trouble> {
 }
 
 /// Whether the checkpoint has a usable chat template.
-pub(crate) fn converses(planned: &Planned) -> bool {
+pub(crate) fn has_chat_template(planned: &PlannedModel) -> bool {
     matches!(template(planned), Ok(Some(_)))
 }

@@ -17,7 +17,7 @@ pub struct CrateOptions {
     /// Number of parameters of the model.
     pub parameters: u64,
     /// Whether the checkpoint has a chat template.
-    pub converses: bool,
+    pub has_chat_template: bool,
     /// Whether the crate supports CUDA. The caller then adds the PTX of `src/kernels.metal` for each of
     /// [`forge_kernels::ptx::TARGETS`].
     pub cuda: bool,

@@ -24,7 +24,7 @@ pub(crate) struct Context {
     binary: String,
     /// The crate's name as Rust code spells it.
     library: String,
-    converses: bool,
+    has_chat_template: bool,
     /// Directory of the runtime crate.
     runtime: String,
     /// Enabled features of the runtime crate.
@@ -162,7 +162,7 @@ impl Context {
             command: options.command.clone(),
             library: names::crate_name(&options.name).replace('-', "_"),
             binary: names::crate_name(&options.name),
-            converses: options.converses,
+            has_chat_template: options.has_chat_template,
             features: features(plan, options),
             runtime: options.runtime.clone().unwrap_or_else(|| RUNTIME.to_owned()),
             cuda: if options.cuda { &ptx::TARGETS } else { &[] },

@@ -57,7 +57,7 @@ pub use crate::packing::{Layout, Packed, Records};
 pub use crate::record::Record;
 pub use crate::routing::{Experts, Routing};
 pub use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
-pub use crate::tolerance::{Tolerance, encoded_tolerances, tolerance};
+pub use crate::tolerance::{Tolerance, int8_tolerances, tolerance};
 pub use crate::validate::Graph;
 pub use crate::weight::{Stack, Weight, WeightSlice};
 pub use crate::weight_source::WeightRows;

@@ -43,7 +43,7 @@ pub fn tolerance(cache: Format) -> Tolerance {
 /// Tolerances of int8 activations on the CPU device, relative to the same program with `--f32-activations`:
 /// for the median position of a sequence by distance, for 90% of positions, and for any position. In a
 /// mixture of experts the router may select other experts at a position, so its logits are unbounded.
-pub fn encoded_tolerances(chooses: bool) -> [Tolerance; 3] {
+pub fn int8_tolerances(chooses: bool) -> [Tolerance; 3] {
     let any = match chooses {
         false => Tolerance {
             bound: 1.0,
