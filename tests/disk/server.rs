@@ -41,7 +41,7 @@ impl Server {
         let server = Server { child, address };
         let start = Instant::now();
         while server.get("/ready").status != 200 {
-            assert!(start.elapsed() < Duration::from_secs(60), "the server does not become warm");
+            assert!(start.elapsed() < Duration::from_secs(60), "the server is not ready after 60 s");
             std::thread::sleep(Duration::from_millis(5));
         }
         server
@@ -76,7 +76,7 @@ impl Server {
     pub(crate) fn stop(mut self) {
         // SAFETY: the child has not been waited for.
         let outcome = unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
-        assert_eq!(outcome, 0, "the server is there");
+        assert_eq!(outcome, 0, "kill failed");
         let status = self.child.wait().expect("it is a child");
         assert!(status.success(), "the server ended with {status}");
     }

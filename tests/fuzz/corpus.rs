@@ -55,12 +55,18 @@ pub(crate) fn header(model: &str) -> Option<Vec<u8>> {
 }
 
 /// A mutated safetensors header, mostly with the correct length.
-pub(crate) fn mutated_header(random: &mut Random, corpus: &[Vec<u8>], known: &json::Known) -> Vec<u8> {
+pub(crate) fn mutated_header(
+    random: &mut Random,
+    corpus: &[Vec<u8>],
+    dictionary: &json::Dictionary,
+) -> Vec<u8> {
     if random.once_in(4) {
         return mutated_bytes(random, corpus, &["{", "\"", "9", ",", "]", "\u{0}\u{0}\u{0}"]);
     }
     let base = random.one(corpus).clone();
-    let Some(header) = json::mutated(random, base.get(8..).unwrap_or_default(), known) else { return base };
+    let Some(header) = json::mutated(random, base.get(8..).unwrap_or_default(), dictionary) else {
+        return base;
+    };
     let length = header.len() as u64;
     let stated = if random.once_in(20) { length.wrapping_mul(1 << random.below(64)) } else { length };
     [&stated.to_le_bytes(), &*header].concat()

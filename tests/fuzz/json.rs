@@ -4,18 +4,18 @@ use super::Random;
 use serde_json::{Map, Value, json};
 
 /// The keys of a corpus, each with one of its values.
-pub(crate) struct Known(Vec<(String, Value)>);
+pub(crate) struct Dictionary(Vec<(String, Value)>);
 
-impl Known {
+impl Dictionary {
     /// The keys of these files. Files that are not JSON have none.
-    pub(crate) fn of(files: &[Vec<u8>]) -> Known {
-        let mut known = Known(Vec::new());
+    pub(crate) fn of(files: &[Vec<u8>]) -> Dictionary {
+        let mut dictionary = Dictionary(Vec::new());
         for value in files.iter().filter_map(|file| serde_json::from_slice(file).ok()) {
-            known.add(&value);
+            dictionary.add(&value);
         }
-        known.0.sort_by_cached_key(|(key, value)| (key.clone(), value.to_string()));
-        known.0.dedup();
-        known
+        dictionary.0.sort_by_cached_key(|(key, value)| (key.clone(), value.to_string()));
+        dictionary.0.dedup();
+        dictionary
     }
 
     fn add(&mut self, value: &Value) {
@@ -31,10 +31,10 @@ impl Known {
 }
 
 /// A file after a few mutations; `None` if it is not JSON.
-pub(crate) fn mutated(random: &mut Random, base: &[u8], known: &Known) -> Option<Vec<u8>> {
+pub(crate) fn mutated(random: &mut Random, base: &[u8], dictionary: &Dictionary) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(base).ok()?;
     for _ in 0..=random.below(4) {
-        change(random, &mut value, known);
+        change(random, &mut value, dictionary);
     }
     // Deeper values are rejected by every reader, and writing them needs a large stack.
     Some(if random.once_in(50) { deep(random, &value) } else { value.to_string().into_bytes() })
@@ -48,7 +48,7 @@ fn deep(random: &mut Random, value: &Value) -> Vec<u8> {
 }
 
 /// Mutates one value, near the root as often as deep inside.
-fn change(random: &mut Random, value: &mut Value, known: &Known) {
+fn change(random: &mut Random, value: &mut Value, dictionary: &Dictionary) {
     let inner = match value {
         Value::Object(map) => map.len(),
         Value::Array(values) => values.len(),
@@ -62,24 +62,24 @@ fn change(random: &mut Random, value: &mut Value, known: &Known) {
             _ => None,
         };
         if let Some(child) = child {
-            return change(random, child, known);
+            return change(random, child, dictionary);
         }
     }
     match value {
-        Value::Object(map) if !random.once_in(4) => change_keys(random, map, known),
-        Value::Array(values) if !random.once_in(4) => change_elements(random, values, known),
+        Value::Object(map) if !random.once_in(4) => change_keys(random, map, dictionary),
+        Value::Array(values) if !random.once_in(4) => change_elements(random, values, dictionary),
         Value::Number(number) if random.once_in(2) => *value = near(random, number.as_f64().unwrap_or(0.0)),
         Value::String(text) if random.once_in(3) => change_text(random, text),
-        _ => *value = any(random, known),
+        _ => *value = any(random, dictionary),
     }
 }
 
-fn change_keys(random: &mut Random, map: &mut Map<String, Value>, known: &Known) {
-    let (key, value) = random.one(&known.0).clone();
+fn change_keys(random: &mut Random, map: &mut Map<String, Value>, dictionary: &Dictionary) {
+    let (key, value) = random.one(&dictionary.0).clone();
     let own: Vec<String> = map.keys().cloned().collect();
     match random.below(6) {
         0 | 1 => drop(map.insert(key, value)),
-        2 => drop(map.insert(key, any(random, known))),
+        2 => drop(map.insert(key, any(random, dictionary))),
         _ if own.is_empty() => {}
         3 => drop(map.remove(random.one(&own))),
         // Renames a key, or swaps the values of two keys.
@@ -97,10 +97,10 @@ fn change_keys(random: &mut Random, map: &mut Map<String, Value>, known: &Known)
     }
 }
 
-fn change_elements(random: &mut Random, values: &mut Vec<Value>, known: &Known) {
+fn change_elements(random: &mut Random, values: &mut Vec<Value>, dictionary: &Dictionary) {
     let at = random.below(values.len() + 1);
     match random.below(5) {
-        0 => values.insert(at, any(random, known)),
+        0 => values.insert(at, any(random, dictionary)),
         1 if at < values.len() => drop(values.remove(at)),
         2 => values.truncate(at),
         3 if at < values.len() => {
@@ -170,11 +170,11 @@ fn odd_number(random: &mut Random) -> Value {
 }
 
 /// A value of one of the corpus's keys, or an arbitrary one.
-fn any(random: &mut Random, known: &Known) -> Value {
+fn any(random: &mut Random, dictionary: &Dictionary) -> Value {
     match random.below(8) {
-        0 | 1 => random.one(&known.0).1.clone(),
+        0 | 1 => random.one(&dictionary.0).1.clone(),
         2 | 3 => odd_number(random),
-        4 => Value::from(random.one(&known.0).0.clone()),
+        4 => Value::from(random.one(&dictionary.0).0.clone()),
         5 => random.one(&[json!(null), json!(true), json!(false)]).clone(),
         6 => {
             random.one(&[json!(""), json!("a"), json!([]), json!({}), json!([[]]), json!({"": null})]).clone()

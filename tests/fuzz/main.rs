@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 const MUTANTS: u64 = 10_000;
 
 /// One of this many accepted configurations is also planned, because planning dominates the time.
-const PLANNED: u64 = 20;
+const PLAN_INTERVAL: u64 = 20;
 
 /// Makes a mutant of files.
 type Mutate<'a> = dyn Fn(&mut Random, &[Vec<u8>]) -> Vec<u8> + 'a;
@@ -78,13 +78,13 @@ impl Target<'_> {
 #[test]
 fn configs_never_panic() {
     let corpus = corpus::files("config.json");
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     Target {
         name: "config",
         file: "config.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
-        check: &|_, bytes, number| check::config(bytes, number.is_multiple_of(PLANNED)),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
+        check: &|_, bytes, number| check::config(bytes, number.is_multiple_of(PLAN_INTERVAL)),
     }
     .run();
 }
@@ -92,12 +92,12 @@ fn configs_never_panic() {
 #[test]
 fn generation_configs_never_panic() {
     let corpus = corpus::files("generation_config.json");
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     Target {
         name: "generation_config",
         file: "generation_config.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
         check: &|_, bytes, _| check::config_with_file("generation_config.json", bytes),
     }
     .run();
@@ -108,12 +108,12 @@ fn safetensors_headers_never_panic() {
     let model = corpus::model("odd/gemma2_uncapped");
     let corpus: Vec<Vec<u8>> = models().iter().filter_map(|model| corpus::header(model)).collect();
     let headers: Vec<Vec<u8>> = corpus.iter().map(|header| header[8..].to_vec()).collect();
-    let known = json::Known::of(&headers);
+    let dictionary = json::Dictionary::of(&headers);
     Target {
         name: "safetensors",
         file: "model.safetensors",
         corpus,
-        mutate: &|random, corpus| corpus::mutated_header(random, corpus, &known),
+        mutate: &|random, corpus| corpus::mutated_header(random, corpus, &dictionary),
         check: &|_, bytes, _| check::header(&model, bytes),
     }
     .run();
@@ -121,7 +121,7 @@ fn safetensors_headers_never_panic() {
 
 #[test]
 fn gguf_files_never_panic() {
-    let (corpus, numbers) = corpus::gguf();
+    let (corpus, tensor_data) = corpus::gguf();
     if corpus.is_empty() {
         return;
     }
@@ -130,7 +130,7 @@ fn gguf_files_never_panic() {
         file: "head.gguf",
         corpus,
         mutate: &corpus::mutated_binary,
-        check: &|_, bytes, _| check::gguf(&[bytes, &numbers].concat()),
+        check: &|_, bytes, _| check::gguf(&[bytes, &tensor_data].concat()),
     }
     .run();
 }
@@ -139,12 +139,12 @@ fn gguf_files_never_panic() {
 fn shard_indices_never_panic() {
     let model = corpus::model("odd/llama_sharded");
     let corpus = corpus::files("model.safetensors.index.json");
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     Target {
         name: "index",
         file: "model.safetensors.index.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
         check: &|_, bytes, _| check::with(&model, "model.safetensors.index.json", bytes),
     }
     .run();
@@ -153,12 +153,12 @@ fn shard_indices_never_panic() {
 #[test]
 fn tokenizers_never_panic() {
     let corpus = corpus::files("tokenizer.json");
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     Target {
         name: "tokenizer",
         file: "tokenizer.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
         check: &|folder, _, _| check::tokenizer(&folder.join("tokenizer.json")),
     }
     .run();
@@ -167,14 +167,14 @@ fn tokenizers_never_panic() {
 #[test]
 fn tekken_tokenizers_never_panic() {
     let corpus = vec![std::fs::read(folder("tekken/tekken.json")).unwrap()];
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     let mut model = corpus::model("models/mistral");
     model.0.remove("tokenizer.json");
     Target {
         name: "tekken",
         file: "tekken.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
         check: &|folder, bytes, _| check::tekken(&model, folder, bytes),
     }
     .run();
@@ -183,12 +183,12 @@ fn tekken_tokenizers_never_panic() {
 #[test]
 fn tokenizer_configs_never_panic() {
     let corpus = corpus::files("tokenizer_config.json");
-    let known = json::Known::of(&corpus);
+    let dictionary = json::Dictionary::of(&corpus);
     Target {
         name: "tokenizer_config",
         file: "tokenizer_config.json",
         corpus,
-        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        mutate: &|random, corpus| mutated_json(random, corpus, &dictionary),
         check: &|folder, bytes, _| {
             check::config_with_file("tokenizer_config.json", bytes);
             check::template(folder);

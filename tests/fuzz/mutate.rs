@@ -45,9 +45,13 @@ impl Random {
 }
 
 /// A JSON file of the corpus with a few mutations of its structure, and sometimes of its text.
-pub(crate) fn mutated_json(random: &mut Random, corpus: &[Vec<u8>], known: &json::Known) -> Vec<u8> {
+pub(crate) fn mutated_json(
+    random: &mut Random,
+    corpus: &[Vec<u8>],
+    dictionary: &json::Dictionary,
+) -> Vec<u8> {
     let base = random.one(corpus);
-    let mutated = json::mutated(random, base, known);
+    let mutated = json::mutated(random, base, dictionary);
     match mutated {
         Some(bytes) if !random.once_in(5) => bytes,
         Some(bytes) => mutate_once(random, &bytes, corpus, JSON_FRAGMENTS),

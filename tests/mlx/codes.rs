@@ -31,18 +31,18 @@ impl Codes {
 
 /// The tensors of a quantized module, and its dequantized values in f32.
 pub(super) fn encode(module: &str, array: &Array, codes: Codes) -> (Tensors, Array) {
-    let numbers = numbers(array);
+    let f32_values = f32_values(array);
     let (columns, rows) = array.shape.split_last().expect("it is a matrix");
     let (per_code, group) = match codes {
         Codes::Affine { bits, group } => (bits, group),
         Codes::Mxfp4 => (4, 32),
     };
     assert!(columns.is_multiple_of(group), "{module} has {columns} columns");
-    let mut stream = Stream { bytes: vec![0; numbers.len() * per_code / 8], place: 0, bits: per_code };
+    let mut stream = Stream { bytes: vec![0; f32_values.len() * per_code / 8], place: 0, bits: per_code };
     let mut plain = Vec::new();
     let beside = match codes {
-        Codes::Affine { bits, group } => affine(&numbers, (bits, group), &mut stream, &mut plain),
-        Codes::Mxfp4 => microscaled(&numbers, &mut stream, &mut plain),
+        Codes::Affine { bits, group } => affine(&f32_values, (bits, group), &mut stream, &mut plain),
+        Codes::Mxfp4 => microscaled(&f32_values, &mut stream, &mut plain),
     };
     let with = |last: usize| [rows, &[last]].concat();
     let words = Array { dtype: Dtype::U32, shape: with(columns * per_code / 32), bytes: stream.bytes };
@@ -55,7 +55,7 @@ pub(super) fn encode(module: &str, array: &Array, codes: Codes) -> (Tensors, Arr
 }
 
 /// The dequantized values.
-pub(super) fn numbers(array: &Array) -> Vec<f32> {
+pub(super) fn f32_values(array: &Array) -> Vec<f32> {
     match array.dtype {
         Dtype::BF16 => array
             .bytes
@@ -90,14 +90,14 @@ impl Stream {
 
 /// Scales and biases, in f16.
 fn affine(
-    numbers: &[f32],
+    f32_values: &[f32],
     (bits, group): (usize, usize),
     stream: &mut Stream,
     plain: &mut Vec<f32>,
 ) -> Vec<(&'static str, Dtype, Vec<u8>)> {
     let levels = ((1 << bits) - 1) as f32;
     let (mut scales, mut biases) = (Vec::new(), Vec::new());
-    for group in numbers.chunks_exact(group) {
+    for group in f32_values.chunks_exact(group) {
         let low = group.iter().copied().fold(f32::MAX, f32::min);
         let high = group.iter().copied().fold(f32::MIN, f32::max);
         // Every other group has a negative scale, as MLX writes it if the value of largest magnitude is the
@@ -117,13 +117,13 @@ fn affine(
 
 /// The exponents, one byte each.
 fn microscaled(
-    numbers: &[f32],
+    f32_values: &[f32],
     stream: &mut Stream,
     plain: &mut Vec<f32>,
 ) -> Vec<(&'static str, Dtype, Vec<u8>)> {
     const FLOATS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let mut exponents = Vec::new();
-    for block in numbers.chunks_exact(32) {
+    for block in f32_values.chunks_exact(32) {
         let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         let exponent = (largest / 6.0).log2().ceil().clamp(-100.0, 100.0);
         exponents.push((exponent + 127.0) as u8);

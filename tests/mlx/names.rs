@@ -1,6 +1,6 @@
 //! Tensor names of MLX converters: names, axes, stacked experts, and norm weights with 1 added.
 
-use super::codes::numbers;
+use super::codes::f32_values;
 use super::{Array, Tensors};
 use safetensors::Dtype;
 use serde_json::Value;
@@ -26,8 +26,8 @@ pub(super) fn converted(config: &Value, tensors: Tensors) -> Tensors {
     let family = config["model_type"].as_str().expect("a configuration has a type");
     let text = config.get("text_config").filter(|text| !text.is_null());
     let mut out = Tensors::new();
-    // Numbered experts, by the name of their stack.
-    let mut apart: std::collections::BTreeMap<String, Vec<(usize, Array)>> = Default::default();
+    // Experts stored one by one, by the name of their stack.
+    let mut unstacked: std::collections::BTreeMap<String, Vec<(usize, Array)>> = Default::default();
     for (name, array) in tensors {
         let name = if text.is_some() { multimodal_name(&name) } else { name };
         if name.ends_with(".rotary_emb.inv_freq") || name.contains("mtp.") {
@@ -39,22 +39,22 @@ pub(super) fn converted(config: &Value, tensors: Tensors) -> Tensors {
             out.insert(name, Array { shape: vec![channels, taps, 1], ..array });
         } else if GAINS_MINUS_ONE.contains(&family) && GAINS.iter().any(|end| name.ends_with(end)) {
             out.insert(name, add_one(&array));
-        } else if let Some((stack, number)) = stacked(&name) {
-            apart.entry(stack).or_default().push((number, array));
+        } else if let Some((stack, number)) = stack_of(&name) {
+            unstacked.entry(stack).or_default().push((number, array));
         } else if name.contains(".experts.") {
-            out.extend(joined(family, &name, &array));
+            out.extend(split_gate_up(family, &name, &array));
         } else if family == "deepseek_v3" && name.ends_with(".kv_b_proj.weight") {
             out.extend(per_head(config, &name, &array));
         } else if family == "gpt2" {
             let name = format!("model.{}", name.strip_prefix("transformer.").unwrap_or(&name));
-            let turns =
+            let is_transposed =
                 [".c_attn.weight", ".c_proj.weight", ".c_fc.weight"].iter().any(|end| name.ends_with(end));
-            out.insert(name, if turns { transposed(&array) } else { array });
+            out.insert(name, if is_transposed { transposed(&array) } else { array });
         } else {
             out.insert(name, array);
         }
     }
-    for (stack, mut members) in apart {
+    for (stack, mut members) in unstacked {
         members.sort_by_key(|(number, _)| *number);
         let first = members[0].1.clone();
         let bytes = members.iter().flat_map(|(_, array)| array.bytes.iter().copied()).collect();
@@ -74,17 +74,17 @@ fn multimodal_name(name: &str) -> String {
     }
 }
 
-/// The stack that a numbered expert's matrix goes to, and its number.
-fn stacked(name: &str) -> Option<(String, usize)> {
+/// The stack that an expert's matrix belongs to, and the expert's number.
+fn stack_of(name: &str) -> Option<(String, usize)> {
     let (module, rest) = name.split_once(".experts.")?;
     let (number, projection) = rest.strip_suffix(".weight")?.split_once('.')?;
-    let known = PROJECTIONS.iter().find(|(own, _)| *own == projection);
+    let known = PROJECTIONS.iter().find(|(name, _)| *name == projection);
     let projection = known.map_or(projection, |(_, other)| other);
     Some((format!("{module}.switch_mlp.{projection}.weight"), number.parse().ok()?))
 }
 
-/// Stacks of all experts, with gate and up split.
-fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
+/// Splits a stack of all experts into gate and up.
+fn split_gate_up(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
     let (module, tensor) = name.split_once(".experts.").expect("it is one of experts");
     if family == "gpt_oss" {
         return interleaved(&format!("{module}.experts"), tensor, array);
@@ -102,7 +102,7 @@ fn joined(family: &str, name: &str, array: &Array) -> Vec<(String, Array)> {
     }
 }
 
-/// Like the above, for stacks with interleaved gate and up: matrices with one column per output, quantized
+/// Splits stacks with interleaved gate and up: matrices with one column per output, quantized
 /// matrices with one row per output, and biases.
 fn interleaved(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)> {
     let (projection, kind) = ["_blocks", "_scales", "_bias"]
@@ -138,27 +138,28 @@ fn interleaved(module: &str, tensor: &str, array: &Array) -> Vec<(String, Array)
 fn per_head(config: &Value, name: &str, array: &Array) -> Vec<(String, Array)> {
     let module = name.strip_suffix(".kv_b_proj.weight").expect("it is that one");
     let count = |key: &str| config[key].as_u64().expect("the configuration says it") as usize;
-    let (heads, plain, values) =
+    let (heads, nope_width, value_width) =
         (count("num_attention_heads"), count("qk_nope_head_dim"), count("v_head_dim"));
-    let own = Array { shape: vec![heads, plain + values, array.shape[1]], ..array.clone() };
-    let part =
-        |first: usize, rows: usize| own.rows(rows, |row| row / rows * (plain + values) + first + row % rows);
+    let matrices = Array { shape: vec![heads, nope_width + value_width, array.shape[1]], ..array.clone() };
+    let part = |first: usize, rows: usize| {
+        matrices.rows(rows, |row| row / rows * (nope_width + value_width) + first + row % rows)
+    };
     vec![
-        (format!("{module}.embed_q.weight"), transposed(&part(0, plain))),
-        (format!("{module}.unembed_out.weight"), part(plain, values)),
+        (format!("{module}.embed_q.weight"), transposed(&part(0, nope_width))),
+        (format!("{module}.unembed_out.weight"), part(nope_width, value_width)),
     ]
 }
 
 /// Adds 1 to all values.
 fn add_one(array: &Array) -> Array {
-    let bytes = numbers(array).iter().flat_map(|x| (x + 1.0).to_le_bytes()).collect();
+    let bytes = f32_values(array).iter().flat_map(|x| (x + 1.0).to_le_bytes()).collect();
     Array { dtype: Dtype::F32, shape: array.shape.clone(), bytes }
 }
 
 /// Swaps the last two axes.
 fn transposed(array: &Array) -> Array {
     let (before, matrix) = array.shape.split_at(array.shape.len() - 2);
-    let [rows, columns] = matrix[..] else { panic!("it is no matrix") };
+    let [rows, columns] = matrix[..] else { panic!("not a matrix") };
     let size = array.bytes.len() / array.shape.iter().product::<usize>();
     let mut bytes = Vec::with_capacity(array.bytes.len());
     for matrix in array.bytes.chunks_exact(rows * columns * size) {
@@ -172,7 +173,7 @@ fn transposed(array: &Array) -> Array {
 impl Array {
     /// `each` rows of every matrix of a stack. `from` is the first row in the whole stack, by matrix.
     fn rows(&self, each: usize, from: impl Fn(usize) -> usize) -> Array {
-        let [matrices, _, ref rest @ ..] = self.shape[..] else { panic!("it is no stack") };
+        let [matrices, _, ref rest @ ..] = self.shape[..] else { panic!("not a stack") };
         let size = self.bytes.len() / (matrices * self.shape[1]);
         let bytes =
             (0..matrices * each).flat_map(|row| self.bytes[from(row) * size..][..size].iter().copied());

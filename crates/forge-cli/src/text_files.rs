@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::terminal;
 use forge_frontend::Checkpoint;
 use forge_ir::Diagnostic;
-use forge_runtime::error::Error as Trouble;
+use forge_runtime::error::Error as RuntimeError;
 use forge_runtime::sampling::sampler::SamplingParams;
 use forge_runtime::text::chat_template::Template;
 use forge_runtime::text::tokenizer::Tokenizer;
@@ -80,9 +80,10 @@ pub(crate) fn check(planned: &PlannedModel) -> Result<(), Error> {
 }
 
 /// The chat template that the program will load: a separate file, or a field of tokenizer_config.json.
-fn template(planned: &PlannedModel) -> Result<Option<Template>, Trouble> {
+fn template(planned: &PlannedModel) -> Result<Option<Template>, RuntimeError> {
     Template::find(|file| {
-        let unreadable = |error: &dyn Display| Trouble::runtime(format!("{file} cannot be read: {error}"));
+        let unreadable =
+            |error: &dyn Display| RuntimeError::runtime(format!("{file} cannot be read: {error}"));
         let bytes = read(planned, file).map_err(|error| unreadable(&error))?;
         bytes.map(String::from_utf8).transpose().map_err(|error| unreadable(&error))
     })

@@ -11,13 +11,13 @@ pub(crate) fn round_to_cache_format(x: &Values, cache: Format) -> Cow<'_, Values
     if cache != Format::Q8_0 {
         return Cow::Borrowed(x);
     }
-    let mut kept = x.clone();
-    kept.data.chunks_exact_mut(BLOCK).for_each(codes);
-    Cow::Owned(kept)
+    let mut rounded = x.clone();
+    rounded.data.chunks_exact_mut(BLOCK).for_each(round_block);
+    Cow::Owned(rounded)
 }
 
-/// Quantizes and dequantizes a block to 8 bits, with the largest magnitude at 127.
-fn codes(block: &mut [f32]) {
+/// Rounds a block to 8-bit quants, with the largest magnitude at 127.
+fn round_block(block: &mut [f32]) {
     let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let step = f16::from_f32(largest / 127.0).to_f32();
     for x in block {
@@ -35,8 +35,8 @@ mod tests {
             (0..96).map(|i| ((i * i * 37 % 101) as f32 - 50.0) * 10_f32.powi(i / 32 - 2)).collect();
         let x = Values { width: 96, data };
         assert_eq!(round_to_cache_format(&x, Format::F16).data, x.data);
-        let kept = round_to_cache_format(&x, Format::Q8_0);
-        for (before, after) in x.data.chunks(BLOCK).zip(kept.data.chunks(BLOCK)) {
+        let rounded = round_to_cache_format(&x, Format::Q8_0);
+        for (before, after) in x.data.chunks(BLOCK).zip(rounded.data.chunks(BLOCK)) {
             let largest = before.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             let step = f16::from_f32(largest / 127.0).to_f32();
             for (before, after) in before.iter().zip(after) {

@@ -32,7 +32,7 @@ fn logits(
 
 /// Whether modified files give other logits than the original, beyond rounding: at any position of a short
 /// sequence, because tokens may use different experts, or at the last position of a long one.
-fn computes_another(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
+fn changes_logits(case: &Case, opened: &LoadedCheckpoint, files: &MemoryCheckpoint) -> bool {
     case.texts().skip(1).any(|text| {
         let (want, tensor) = match text {
             1 if !case.golden.is_null() => (Positions::All, "all_1".to_owned()),
@@ -64,20 +64,20 @@ fn effect(case: &Case, files: &MemoryCheckpoint) -> Effect {
     let Some(opened) = read(files) else { return Effect::Rejected };
     let (own, other) = (&case.opened.graph, &opened.graph);
     let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
-    let is_beside = same_name(own) != same_name(other) || case.opened.notes != opened.notes;
+    let differs_outside_logits = same_name(own) != same_name(other) || case.opened.notes != opened.notes;
     let is_computed =
         (&own.bodies, &own.layers, &own.weights) != (&other.bodies, &other.layers, &other.weights);
     match () {
         // The number of logits differs.
         () if own.model.vocabulary != other.model.vocabulary => Effect::Computed,
-        () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
-        () if is_beside => Effect::OutsideLogits,
+        () if is_computed && changes_logits(case, &opened, files) => Effect::Computed,
+        () if differs_outside_logits => Effect::OutsideLogits,
         () => Effect::None,
     }
 }
 
 /// Alternative values of a key.
-fn others(value: &Value) -> Vec<Value> {
+fn alternatives(value: &Value) -> Vec<Value> {
     let mut others = match value {
         Value::Number(number) if number.is_u64() => {
             let number = number.as_u64().unwrap_or_default();
@@ -136,7 +136,7 @@ fn get<'a>(config: &'a Value, path: &str) -> &'a Value {
 /// The effects of changes to the key at a path.
 fn changes(case: &Case, path: &str) -> Vec<Effect> {
     let config: Value = serde_json::from_slice(&case.files.0["config.json"]).unwrap();
-    let effects = others(get(&config, path)).into_iter().map(|value| {
+    let effects = alternatives(get(&config, path)).into_iter().map(|value| {
         let mut files = case.files.clone();
         files.0.insert("config.json".to_owned(), set(&config, path, value).to_string().into_bytes());
         // It overrides a few keys, which would hide that they are read.
@@ -145,10 +145,10 @@ fn changes(case: &Case, path: &str) -> Vec<Effect> {
     });
     let effects = effects.collect::<Vec<_>>();
     // For an absent key, one of the values is the default.
-    let usual = usize::from(get(&config, path).is_null());
-    let unseen = effects.iter().filter(|effect| **effect == Effect::None).count();
-    let only_refused = effects.iter().max() == Some(&Effect::Rejected);
-    if only_refused && unseen > usual { vec![Effect::None] } else { effects }
+    let defaults = usize::from(get(&config, path).is_null());
+    let unchanged = effects.iter().filter(|effect| **effect == Effect::None).count();
+    let all_rejected = effects.iter().max() == Some(&Effect::Rejected);
+    if all_rejected && unchanged > defaults { vec![Effect::None] } else { effects }
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn every_config_key_has_an_effect() {
         let (computed, outside_logits, rejected) =
             (of(Effect::Computed), of(Effect::OutsideLogits), of(Effect::Rejected));
         println!(
-            "{architecture}: {computed} keys change logits, {outside_logits} what is outside_logits them, {rejected} are rejected"
+            "{architecture}: {computed} keys change logits, {outside_logits} other results, {rejected} are rejected"
         );
     }
     for (path, of) in &inert {
@@ -247,17 +247,17 @@ fn every_tensor_has_an_effect() {
             let is_ignored = case.opened.ignored.contains(&tensor.name);
             // Tensors that only affect routing may leave the selection unchanged, so the other half is
             // negated too.
-            let is_another = [0, 1].into_iter().any(|first| {
+            let is_changed = [0, 1].into_iter().any(|first| {
                 let bytes = &mut files.0.get_mut(&tensor.file).unwrap()[range.clone()];
                 // The sign is the highest bit of the last byte. Only every second element is negated, since
                 // norms cancel a factor of all.
                 let numbers = bytes.chunks_mut(width).skip(first).step_by(2);
                 numbers.for_each(|number| number[width - 1] ^= 0x80);
-                let is_another = computes_another(&case, &read(&files).unwrap(), &files);
+                let is_changed = changes_logits(&case, &read(&files).unwrap(), &files);
                 files.0.get_mut(&tensor.file).unwrap()[range.clone()].copy_from_slice(&whole);
-                is_another
+                is_changed
             });
-            assert_eq!(is_another, !is_ignored, "{} {}", case.name, tensor.name);
+            assert_eq!(is_changed, !is_ignored, "{} {}", case.name, tensor.name);
         }
         println!("{}: {} tensors", case.name, case.opened.tensors.iter().count());
     }

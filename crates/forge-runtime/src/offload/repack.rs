@@ -19,7 +19,7 @@ pub struct RepackJob {
     repacking: Repacking,
 }
 
-// SAFETY: callers of [`RepackJob::arrange`] promise exclusive access to the bytes.
+// SAFETY: callers of [`RepackJob::run`] promise exclusive access to the bytes.
 unsafe impl Sync for RepackJob {}
 
 impl RepackJob {
@@ -33,13 +33,13 @@ impl RepackJob {
     pub(crate) unsafe fn split(
         start: *mut u8,
         bytes: usize,
-        arrangement: Repacking,
+        repacking: Repacking,
     ) -> impl Iterator<Item = RepackJob> {
-        let piece = RepackJob::JOB_BYTES.next_multiple_of(arrangement.group_bytes);
+        let piece = RepackJob::JOB_BYTES.next_multiple_of(repacking.group_bytes);
         (0..bytes).step_by(piece).map(move |first| {
             // SAFETY: the caller's promise.
             let start = unsafe { start.add(first) };
-            RepackJob { start, bytes: piece.min(bytes - first), repacking: arrangement }
+            RepackJob { start, bytes: piece.min(bytes - first), repacking }
         })
     }
 
@@ -48,10 +48,10 @@ impl RepackJob {
     /// # Safety
     /// The caller has exclusive access to the bytes, and runs each job once.
     pub unsafe fn run(&self, workspace: &mut Vec<u8>) {
-        let Repacking { group_bytes: bytes, repack: arrange } = self.repacking;
+        let Repacking { group_bytes: bytes, repack } = self.repacking;
         workspace.resize(bytes, 0);
-        // SAFETY: the promises of `pieces` and of the caller.
+        // SAFETY: the promises of `split` and of the caller.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) };
-        all.chunks_exact_mut(bytes).for_each(|some| arrange(some, workspace));
+        all.chunks_exact_mut(bytes).for_each(|group| repack(group, workspace));
     }
 }

@@ -52,7 +52,7 @@ pub struct ServerOptions {
     pub aliases: Vec<String>,
 }
 
-/// A bound server without a model.
+/// A server that is bound to its address, before its model is loaded.
 pub struct Server {
     options: ServerOptions,
     listener: TcpListener,
@@ -130,10 +130,10 @@ impl Server {
             aliases: options.aliases,
             created: crate::serve::api::completion_body::now(),
         });
-        let of_thread = service.clone();
+        let thread_service = service.clone();
         let thread = std::thread::Builder::new()
             .name("connections".to_owned())
-            .spawn(move || crate::serve::http::listener::run(listener, of_thread, &stop))
+            .spawn(move || crate::serve::http::listener::run(listener, thread_service, &stop))
             .map_err(|error| Error::runtime(format!("the server: {error}")))?;
         let mut scheduler = Scheduler::new(engine, slots, jobs, metrics);
         scheduler.warm_up()?;
