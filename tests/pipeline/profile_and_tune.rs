@@ -102,13 +102,13 @@ fn tune_reports_and_excludes_layouts_with_wrong_results() {
         let text =
             std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");
         let kernels = Signature::parse_all(&text).expect("its signatures are valid");
-        let stand_in = |kernel: &str| {
+        let candidate_kernel = |kernel: &str| {
             let mut names = kernels.iter().map(|kernel| kernel.name.as_str());
             let found = names.find(|name| name.starts_with(&format!("{kernel}_")));
             found.unwrap_or_else(|| panic!("some stand in for {kernel}"))
         };
         let replacements: Vec<[&str; 3]> =
-            wrong.iter().map(|[kernel, right, wrong]| [stand_in(kernel), right, wrong]).collect();
+            wrong.iter().map(|[kernel, right, wrong]| [candidate_kernel(kernel), right, wrong]).collect();
         let mut met = 0;
         for found in chosen(built, &replacements, None) {
             let kernels = found["kernels"].as_array().cloned().unwrap_or_default();

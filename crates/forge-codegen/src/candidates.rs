@@ -10,21 +10,21 @@ use serde_json::Value;
 #[derive(Serialize)]
 pub(crate) struct Context {
     model: String,
-    choices: Vec<ChoiceText>,
-    stand_ins: Vec<StandInText>,
+    choices: Vec<TuningProblemText>,
+    candidate_kernels: Vec<CandidateKernelText>,
     cuda: Vec<PtxText>,
 }
 
 #[derive(Serialize)]
-struct ChoiceText {
+struct TuningProblemText {
     /// Display name.
     name: String,
     rows: &'static str,
     key_values: Vec<Named>,
-    sums: String,
+    error_model: String,
     kernels: Vec<String>,
-    own: LayoutText,
-    others: Vec<OtherText>,
+    default: LayoutText,
+    candidates: Vec<CandidateText>,
 }
 
 #[derive(Serialize)]
@@ -42,13 +42,13 @@ struct Named {
 }
 
 #[derive(Serialize)]
-struct OtherText {
+struct CandidateText {
     layout: LayoutText,
-    stand_ins: Vec<String>,
+    candidate_kernels: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct StandInText {
+struct CandidateKernelText {
     constant: String,
     name: String,
     buffers: Vec<String>,
@@ -74,27 +74,32 @@ impl Context {
         choices: &[TuningProblem],
         cuda: &[forge_kernels::ptx::Target],
     ) -> Context {
-        let instances = choices.iter().flat_map(|choice| &choice.others).flat_map(|other| &other.instances);
-        let choice = |choice: &TuningProblem| ChoiceText {
+        let instances =
+            choices.iter().flat_map(|choice| &choice.candidates).flat_map(|candidate| &candidate.instances);
+        let choice = |choice: &TuningProblem| TuningProblemText {
             name: choice.subject.describe(),
             rows: choice.subject.rows().name(),
             key_values: named(&choice.subject, key_value),
-            sums: sums(&choice.subject, &choice.own),
+            error_model: error_model(&choice.subject, &choice.default),
             kernels: choice.kernels.iter().map(|kernel| plan.kernels[*kernel].name.clone()).collect(),
-            own: layout(&choice.own, choice.subject.rows()),
-            others: choice
-                .others
+            default: layout(&choice.default, choice.subject.rows()),
+            candidates: choice
+                .candidates
                 .iter()
-                .map(|other| OtherText {
-                    layout: layout(&other.layout, choice.subject.rows()),
-                    stand_ins: other.instances.iter().map(|instance| constant(&instance.name)).collect(),
+                .map(|candidate| CandidateText {
+                    layout: layout(&candidate.layout, choice.subject.rows()),
+                    candidate_kernels: candidate
+                        .instances
+                        .iter()
+                        .map(|instance| constant(&instance.name))
+                        .collect(),
                 })
                 .collect(),
         };
         Context {
             model: plan.model.name.clone(),
             choices: choices.iter().map(choice).collect(),
-            stand_ins: instances.map(stand_in).collect(),
+            candidate_kernels: instances.map(candidate_kernel).collect(),
             cuda: cuda
                 .iter()
                 .map(|target| PtxText {
@@ -107,8 +112,8 @@ impl Context {
     }
 }
 
-fn stand_in(instance: &Instance) -> StandInText {
-    StandInText {
+fn candidate_kernel(instance: &Instance) -> CandidateKernelText {
+    CandidateKernelText {
         constant: constant(&instance.name),
         name: instance.name.clone(),
         buffers: instance.decl.buffers.iter().map(|buffer| buffer.name.clone()).collect(),
@@ -144,7 +149,7 @@ fn key_value(value: &Value) -> String {
 }
 
 /// The `ErrorModel` of a kernel's results: what they are sums of.
-fn sums(subject: &TuningKey, own: &Layout) -> String {
+fn error_model(subject: &TuningKey, own: &Layout) -> String {
     match subject {
         TuningKey::Projection(product) if own.uses_mma() => format!("Codes({})", product.inputs),
         TuningKey::Projection(product) => format!("Products({})", product.inputs),

@@ -42,7 +42,8 @@ fn subjects(plan: &Plan) -> Vec<(TuningKey, Layout)> {
 
 /// A tuning table with the last layout of each problem, as data and as JSON.
 fn last_of(choices: &[TuningProblem]) -> (Tuned, Vec<(TuningKey, Layout)>) {
-    let last = |choice: &TuningProblem| (choice.subject, choice.others[choice.others.len() - 1].layout);
+    let last =
+        |choice: &TuningProblem| (choice.subject, choice.candidates[choice.candidates.len() - 1].layout);
     let last: Vec<_> = choices.iter().map(last).collect();
     let layouts: Vec<Value> =
         last.iter().map(|(subject, layout)| table(*subject, *layout)["layouts"][0].clone()).collect();
@@ -58,7 +59,7 @@ fn plans_list_all_candidate_layouts() {
     // rows. And attention for one row, small batches and many rows.
     assert_eq!(choices.len(), 14 + 3);
     for choice in &choices {
-        for other in &choice.others {
+        for other in &choice.candidates {
             let text = table(choice.subject, other.layout).to_string();
             let tuned = Tuned::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(tuned.layout(&choice.subject), Some(other.layout));
@@ -82,7 +83,8 @@ fn candidates_write_no_more_partials_than_allocated() {
     let plan = by_rule();
     let mut met = 0;
     for choice in plan.choices() {
-        let (TuningKey::Projection(product), Layout::Projection(own)) = (choice.subject, choice.own) else {
+        let (TuningKey::Projection(product), Layout::Projection(own)) = (choice.subject, choice.default)
+        else {
             continue;
         };
         if !product.writes_partials {
@@ -95,7 +97,7 @@ fn candidates_write_no_more_partials_than_allocated() {
             .filter(|linear| LinearKey::of(linear).writes_partials && linear.op.outputs != ONE.vocabulary)
             .map(|linear| linear.op.outputs.div_ceil(linear.layout.knobs.outputs_of_group()))
             .max();
-        for other in &choice.others {
+        for other in &choice.candidates {
             let Layout::Projection(knobs) = &other.layout else { panic!("{other:?} is of a projection") };
             let fits = if is_head {
                 groups(knobs) == groups(&own)
@@ -130,7 +132,7 @@ fn tuning_keys_of_other_models_are_counted_and_ignored() {
             }
             TuningKey::Experts(_) => unreachable!("the model has none"),
         };
-        let tuned = Tuned::parse(&table(subject, choice.own).to_string()).expect("it is a table");
+        let tuned = Tuned::parse(&table(subject, choice.default).to_string()).expect("it is a table");
         let plan = laid_out(tuned.clone());
         assert_eq!(tuned.used(&plan), (1, 0));
         assert_eq!(plan, by_rule());
@@ -141,18 +143,19 @@ fn tuning_keys_of_other_models_are_counted_and_ignored() {
 #[test]
 fn entries_without_a_key_are_projections() {
     let choice = choice_of(Rows::One, false);
-    let mut older = table(choice.subject, choice.others[0].layout);
+    let mut older = table(choice.subject, choice.candidates[0].layout);
     older["layouts"][0].as_object_mut().expect("it is an entry").remove("subject");
     let tuned = Tuned::parse(&older.to_string()).expect("it is a table");
-    assert_eq!(tuned.layout(&choice.subject), Some(choice.others[0].layout));
+    assert_eq!(tuned.layout(&choice.subject), Some(choice.candidates[0].layout));
 }
 
 #[test]
 fn rejects_invalid_tuning_tables_with_their_line() {
     let [product, attention] = [false, true].map(|is_attention| choice_of(Rows::One, is_attention));
     let [whole, attends] =
-        [&product, &attention].map(|choice| format!("{:#}", table(choice.subject, choice.own)));
-    let (Layout::Projection(knobs), Layout::Attention(of_attention)) = (product.own, attention.own) else {
+        [&product, &attention].map(|choice| format!("{:#}", table(choice.subject, choice.default)));
+    let (Layout::Projection(knobs), Layout::Attention(of_attention)) = (product.default, attention.default)
+    else {
         panic!("they are of their subjects")
     };
     let other = |subject, layout| format!("{:#}", table(subject, layout));

@@ -23,9 +23,9 @@ pub struct TuningProblem {
     /// Kernels of the plan with this key, by index.
     pub kernels: Vec<usize>,
     /// Their layout in the plan.
-    pub own: Layout,
+    pub default: Layout,
     /// Alternative layouts.
-    pub others: Vec<Candidate>,
+    pub candidates: Vec<Candidate>,
 }
 
 /// A layout, and an instance of it for each kernel of the problem.
@@ -42,36 +42,38 @@ impl Plan {
     pub fn choices(&self) -> Vec<TuningProblem> {
         let mut choices: Vec<TuningProblem> = Vec::new();
         for (number, kernel) in self.kernels.iter().enumerate() {
-            let Some((subject, own)) = TuningKey::of(&kernel.spec) else { continue };
-            match choices.iter_mut().find(|choice| choice.subject == subject && choice.own == own) {
+            let Some((subject, default)) = TuningKey::of(&kernel.spec) else { continue };
+            match choices.iter_mut().find(|choice| choice.subject == subject && choice.default == default) {
                 Some(choice) => choice.kernels.push(number),
                 None => {
-                    let (kernels, others) = (vec![number], Vec::new());
-                    choices.push(TuningProblem { subject, kernels, own, others });
+                    let (kernels, candidates) = (vec![number], Vec::new());
+                    choices.push(TuningProblem { subject, kernels, default, candidates });
                 }
             }
         }
         // If no kernel of the plan uses the integer MMA layout, the target has none, or rounding is disabled.
-        let uses_mma = choices.iter().any(|choice| choice.own.uses_mma());
+        let uses_mma = choices.iter().any(|choice| choice.default.uses_mma());
         for choice in &mut choices {
             let rows = choice.subject.rows();
-            let others = choice.subject.tried().into_iter();
-            choice.others = others
-                .filter(|layout| *layout != choice.own && (uses_mma || !layout.uses_mma()))
+            let candidates = choice.subject.tried().into_iter();
+            choice.candidates = candidates
+                .filter(|layout| *layout != choice.default && (uses_mma || !layout.uses_mma()))
                 .filter_map(|layout| {
-                    let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
-                    let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;
+                    let candidate_kernel =
+                        |number: &usize| candidate_kernel(&self.kernels[*number], layout, rows);
+                    let instances =
+                        choice.kernels.iter().map(candidate_kernel).collect::<Option<Vec<_>>>()?;
                     Some(Candidate { layout, instances })
                 })
                 .collect();
         }
-        choices.retain(|choice| !choice.others.is_empty());
+        choices.retain(|choice| !choice.candidates.is_empty());
         choices
     }
 }
 
 /// The kernel with another layout, if it supports that layout and keeps its interface.
-fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
+fn candidate_kernel(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
     let spec = layout.apply_to(&kernel.spec)?;
     if candidates_of(&spec) != candidates_of(&kernel.spec) {
         return None;

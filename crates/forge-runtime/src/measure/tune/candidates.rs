@@ -110,6 +110,6 @@ impl TuningSpace {
     /// All candidate kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
         let others = self.choices.iter().flat_map(|choice| choice.candidates);
-        others.flat_map(|other| other.kernels).map(|stand_in| &stand_in.kernel)
+        others.flat_map(|other| other.kernels).map(|candidate_kernel| &candidate_kernel.kernel)
     }
 }

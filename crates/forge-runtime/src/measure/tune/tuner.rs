@@ -215,7 +215,7 @@ fn check(
             continue;
         };
         let note = &pass.dispatches[place];
-        let stand_in = other.substitute(choice, note);
+        let candidate_kernel = other.substitute(choice, note);
         // KV splits are compared after the combine kernel.
         let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&PARTIALS);
         let join = pass.dispatches.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
@@ -236,9 +236,9 @@ fn check(
             })?;
             Ok::<OutputSnapshot, String>(read(note, device))
         };
-        let (own, others) = (written_by(note)?, written_by(&stand_in)?);
+        let (own, others) = (written_by(note)?, written_by(&candidate_kernel)?);
         if let Some(difference) = difference(&own, &others, bound(choice.subject.error_model, *positions)) {
-            return Ok(Some(Mismatch { kernel: stand_in.kernel.name, difference }));
+            return Ok(Some(Mismatch { kernel: candidate_kernel.kernel.name, difference }));
         }
     }
     Ok(None)
