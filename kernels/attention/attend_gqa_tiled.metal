@@ -20,7 +20,7 @@ for (uint n = 0u; n < {{ each }}u; n++) {
     const uint i = thread_id + n * 128u;
     const uint p = min({{ start }} + i / {{ padded // step }}u, longest){{ modulo }};
     const uint c = i % {{ padded // step }}u * {{ step }}u;
-    const ulong place = ulong(p) * {{ record }}ul;
+    const ulong place = ulong(p) * {{ kv_stride }}ul;
     key[n] = {{ cached("cached_keys") }};
     value[n] = {{ cached("cached_values") }};
 }
@@ -130,8 +130,8 @@ kernel void {{ name }}(
             longest = max(longest, simd_max(position));
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(group.y * {{ heads_each }}u / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ record }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ record }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ kv_stride }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ kv_stride }}ul;
 
         // Sums of values, and this lane's part of the denominators.
         float maximum[2];

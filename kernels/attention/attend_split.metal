@@ -119,7 +119,7 @@ kernel void {{ name }}(
 {% endif %}
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
-    const ulong cached = cached_head * ulong({{ capacity }}) * {{ record }}ul;
+    const ulong cached = cached_head * ulong({{ capacity }}) * {{ kv_stride }}ul;
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 

@@ -135,8 +135,8 @@ kernel void {{ name }}(
             end++;
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ record }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ record }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ capacity }}) * {{ kv_stride }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ capacity }}) * {{ kv_stride }}ul;
 
         // This simdgroup's channels of the result: every 4th matrix of 8.
         simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
@@ -166,7 +166,7 @@ kernel void {{ name }}(
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantized %}
-                device const uchar* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
+                device const uchar* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ kv_stride }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}
                 device const {{ element }}* source = cached_keys + ulong(min(start + p, longest){{ modulo }}) * {{ width }}ul + ulong(c);
@@ -199,7 +199,7 @@ kernel void {{ name }}(
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantized %}
-                device const uchar* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ record }}ul;
+                device const uchar* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ kv_stride }}ul;
                 const float4 value = {{ load }}(source, c, {{ width }}u);
 {% else %}
                 device const {{ element }}* source = cached_values + ulong(min(start + p, longest){{ modulo }}) * {{ width }}ul + ulong(c);

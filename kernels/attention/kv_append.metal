@@ -41,7 +41,7 @@ kernel void {{ name }}(
     const uint row = group.y;
     const uint channel = at % {{ width }}u;
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(at / {{ width }}u);
-    const ulong target = (cached_head * ulong({{ capacity }}) + ulong(positions[row]{{ modulo }})) * {{ record }}ul;
+    const ulong target = (cached_head * ulong({{ capacity }}) + ulong(positions[row]{{ modulo }})) * {{ kv_stride }}ul;
     const ulong scale_at = target + ulong({{ width }}u + channel / 32u * 2u);
     half key_scale;
     half value_scale;

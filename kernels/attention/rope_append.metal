@@ -138,7 +138,7 @@ kernel void {{ name }}(
     const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
     const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong({{ capacity }}) + ulong(position{{ modulo }});
     device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
-    device {{ element }}* cached = (is_value ? values : keys) + place * {{ record }}ul;
+    device {{ element }}* cached = (is_value ? values : keys) + place * {{ kv_stride }}ul;
 {% if norm %}
     device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}

@@ -5,7 +5,7 @@ struct {{ args }} {
     uint context;
 };
 
-// grid: ceil({{ record }} / {{ threads }}), rows
+// grid: ceil({{ kv_stride }} / {{ threads }}), rows
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const float* latent [[buffer({{ slot() }})]],
@@ -18,12 +18,12 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]]) {
     const uint row = group.y;
     const uint channel = group.x * {{ threads }}u + thread_id;
-{% if record % threads != 0 %}
-    if (channel >= {{ record }}u) {
+{% if kv_stride % threads != 0 %}
+    if (channel >= {{ kv_stride }}u) {
         return;
     }
 {% endif %}
-    const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(positions[row])) * {{ record }}ul + ulong(channel);
+    const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(positions[row])) * {{ kv_stride }}ul + ulong(channel);
     const float value = channel < {{ width }}u ? latent[row * {{ width }}u + channel] : key[row * {{ rope_width }}u + channel - {{ width }}u];
     latents[target] = {{ element }}(value);
 }

@@ -1,7 +1,7 @@
 {% macro load_block() %}
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
-            device const {{ element }}* cached_line = cached + ulong(min(start + u, end - 1u)) * {{ record }}ul;
+            device const {{ element }}* cached_line = cached + ulong(min(start + u, end - 1u)) * {{ kv_stride }}ul;
 {% for c in range(chunks) %}
             lines[u][{{ c }}] = {{ load }}(cached_line, {{ 128 * c ~ "u + " if c > 0 else "" }}channel{{ bound }});
 {% endfor %}
@@ -81,7 +81,7 @@ kernel void {{ name }}(
 {% else %}
     const uint end = (position + 1u) * (split + 1u) / args.splits;
 {% endif %}
-    const ulong of_slot = ulong(slots[row]) * ulong(args.context) * {{ record }}ul;
+    const ulong of_slot = ulong(slots[row]) * ulong(args.context) * {{ kv_stride }}ul;
     device const {{ element }}* cached = latents + of_slot;
 
     // This lane's channels: 4 of every 128. The first lines are in flight while queries are prepared;
@@ -126,16 +126,16 @@ kernel void {{ name }}(
 {% include "mla/parts/own_row" %}
 {% endfilter %}
 
-{% if padded != record %}
-        for (uint c = {{ record }}u + thread_id; c < {{ padded }}u; c += {{ threads }}u) {
+{% if padded != kv_stride %}
+        for (uint c = {{ kv_stride }}u + thread_id; c < {{ padded }}u; c += {{ threads }}u) {
             line[c] = 0.0f;
         }
 {% endif %}
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (newest && group.y == 0u) {
-        for (uint c = thread_id; c < {{ record }}u; c += {{ threads }}u) {
-            latents[of_slot + ulong(position) * {{ record }}ul + ulong(c)] = {{ element }}(line[c]);
+        for (uint c = thread_id; c < {{ kv_stride }}u; c += {{ threads }}u) {
+            latents[of_slot + ulong(position) * {{ kv_stride }}ul + ulong(c)] = {{ element }}(line[c]);
         }
     }
 
@@ -162,7 +162,7 @@ kernel void {{ name }}(
                 float value = 0.0f;
                 if (at < {{ width }}u) {
                     value = plain[at];
-                } else if (at < {{ record }}u) {
+                } else if (at < {{ kv_stride }}u) {
                     value = head_rope[at - {{ width }}u];
                 }
                 query[h][c][i] = {{ scale }} * value;

@@ -7,7 +7,7 @@ struct {{ args }} {
     uint begin;
 };
 
-// grid: ceil({{ record }} / {{ threads }}), rows
+// grid: ceil({{ kv_stride }} / {{ threads }}), rows
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const {{ element }}* latents [[buffer({{ slot() }})]],
@@ -19,13 +19,13 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]]) {
     const uint row = group.y;
     const uint channel = group.x * {{ threads }}u + thread_id;
-{% if record % threads != 0 %}
-    if (channel >= {{ record }}u) {
+{% if kv_stride % threads != 0 %}
+    if (channel >= {{ kv_stride }}u) {
         return;
     }
 {% endif %}
     const ulong position = ulong(slots[0]) * ulong(args.context) + ulong(args.begin + row);
-    const float value = float(latents[position * {{ record }}ul + ulong(channel)]);
+    const float value = float(latents[position * {{ kv_stride }}ul + ulong(channel)]);
     if (channel < {{ width }}u) {
         latent_tile[row * {{ width }}u + channel] = value;
     } else {

@@ -34,7 +34,7 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup float line[{{ record }}];  // the row's latent and RoPE key
+    threadgroup float line[{{ kv_stride }}];  // the row's latent and RoPE key
 {% if simdgroups > 1 %}
     threadgroup float partial_squares[{{ simdgroups }}];  // partial sums of squares, by simdgroup
 {% endif %}
@@ -54,8 +54,8 @@ kernel void {{ name }}(
 {% endfilter %}
 
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(position)) * {{ record }}ul;
-        for (uint c = thread_id; c < {{ record }}u; c += {{ threads }}u) {
+        const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(position)) * {{ kv_stride }}ul;
+        for (uint c = thread_id; c < {{ kv_stride }}u; c += {{ threads }}u) {
             latents[target + ulong(c)] = {{ element }}(line[c]);
         }
         return;

@@ -10,7 +10,7 @@
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantized %}
-            device const uchar* record = cached_keys + ulong(p{{ modulo }}) * {{ record }}ul;
+            device const uchar* record = cached_keys + ulong(p{{ modulo }}) * {{ kv_stride }}ul;
 {% for packet, further in packets %}
             key[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
             key[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);
@@ -25,7 +25,7 @@
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantized %}
-            device const uchar* record = cached_values + ulong(p{{ modulo }}) * {{ record }}ul;
+            device const uchar* record = cached_values + ulong(p{{ modulo }}) * {{ kv_stride }}ul;
 {% for packet, further in packets %}
             value[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
             value[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);

@@ -35,7 +35,7 @@
 {% if prologue.norm %}
         device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}
-        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ modulo }}) * {{ record }}ul;
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ modulo }}) * {{ kv_stride }}ul;
 {% else %}
     for (uint h = simdgroup_id; h < {{ group }}u; h += {{ simdgroups }}u) {
         device const float* source = q + (first_head + h) * {{ width }}u;

@@ -25,24 +25,24 @@ pub(crate) fn element(cache: Format) -> (&'static str, usize) {
 
 /// Layout of one head at one position of the KV cache, as template variables.
 #[derive(Serialize)]
-pub(crate) struct Kept {
+pub(crate) struct KvLayout {
     element: &'static str,
     /// Elements of one head at one position.
-    record: usize,
+    kv_stride: usize,
     /// Whether the cache is quantized: q8 values, followed by a scale for each 32.
     quantized: bool,
 }
 
-impl Kept {
-    pub(crate) fn of(cache: Format, width: usize) -> Kept {
+impl KvLayout {
+    pub(crate) fn of(cache: Format, width: usize) -> KvLayout {
         let quantized = cache == Format::Q8_0;
-        let record = if quantized { width + width / 16 } else { width };
-        Kept { element: element(cache).0, record, quantized }
+        let kv_stride = if quantized { width + width / 16 } else { width };
+        KvLayout { element: element(cache).0, kv_stride, quantized }
     }
 }
 
-/// Support unit that loads four values of a q8_0 record.
-pub(crate) fn load_record(width: usize) -> &'static str {
+/// Support unit that loads four values of a head of a q8_0 cache.
+pub(crate) fn q8_loader(width: usize) -> &'static str {
     if width.is_multiple_of(64) { "record4_whole" } else { "record4_single" }
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct SplitContext<'a> {
     #[serde(flatten)]
     rope: Option<RopeTable>,
     #[serde(flatten)]
-    kept: Kept,
+    kv_layout: KvLayout,
     width_float: f32,
     /// log2(e), which converts scores to powers of 2; also multiplied by the scale.
     base_2: f32,
@@ -219,7 +219,7 @@ impl<'a> SplitContext<'a> {
             rope: spec.op.prologue.as_ref().map(rope),
             base,
             spec,
-            kept: Kept::of(spec.op.cache, spec.op.width),
+            kv_layout: KvLayout::of(spec.op.cache, spec.op.width),
             width_float: spec.op.width as f32,
             base_2: LOG2_E,
             scale_base_2: spec.op.scale * LOG2_E,
@@ -239,7 +239,7 @@ impl<'a> SplitContext<'a> {
             loads,
             block: at_once * loads,
             load: match spec.op.cache {
-                Format::Q8_0 => load_record(spec.op.width),
+                Format::Q8_0 => q8_loader(spec.op.width),
                 _ => loads_of[usize::from(bytes == 4)],
             },
             bound,
@@ -287,8 +287,8 @@ pub(crate) struct TiledContext<'a> {
     #[serde(flatten)]
     spec: &'a AttendKernel,
     #[serde(flatten)]
-    kept: Kept,
-    /// Support unit that loads four values of a q8_0 record.
+    kv_layout: KvLayout,
+    /// Support unit that loads four values of a head of a q8_0 cache.
     load: Option<&'static str>,
     /// Whether f32 is used for range only, so that products may be rounded.
     ranged: bool,
@@ -323,8 +323,8 @@ impl<'a> TiledContext<'a> {
         TiledContext {
             base,
             spec,
-            kept: Kept::of(spec.op.cache, spec.op.width),
-            load: (spec.op.cache == Format::Q8_0).then(|| load_record(spec.op.width)),
+            kv_layout: KvLayout::of(spec.op.cache, spec.op.width),
+            load: (spec.op.cache == Format::Q8_0).then(|| q8_loader(spec.op.width)),
             ranged: spec.op.cache != Format::F32,
             group: spec.op.query_heads / spec.op.key_heads,
             tile,

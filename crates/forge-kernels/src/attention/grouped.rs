@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
-use crate::attention::context::{Kept, load_record, step};
+use crate::attention::context::{KvLayout, q8_loader, step};
 use crate::context::Base;
 use crate::spec::AttendKernel;
 
@@ -36,8 +36,8 @@ pub(crate) struct GroupedContext<'a> {
     #[serde(flatten)]
     spec: &'a AttendKernel,
     #[serde(flatten)]
-    kept: Kept,
-    /// Support unit that loads four values of a q8_0 record.
+    kv_layout: KvLayout,
+    /// Support unit that loads four values of a head of a q8_0 cache.
     load: Option<&'static str>,
     /// Metal type of staged elements.
     staged: &'static str,
@@ -70,8 +70,8 @@ impl<'a> GroupedContext<'a> {
         GroupedContext {
             base,
             spec,
-            kept: Kept::of(spec.op.cache, spec.op.width),
-            load: (spec.op.cache == Format::Q8_0).then(|| load_record(spec.op.width)),
+            kv_layout: KvLayout::of(spec.op.cache, spec.op.width),
+            load: (spec.op.cache == Format::Q8_0).then(|| q8_loader(spec.op.width)),
             staged: if spec.op.cache == Format::F16 { "half" } else { "float" },
             base_2: LOG2_E,
             scale_base_2: spec.op.scale * LOG2_E,

@@ -3,7 +3,7 @@
 use forge_ops::{Format, LongContext, Pairing, RopeParameters};
 use serde::Serialize;
 
-use crate::attention::context::{Kept, step};
+use crate::attention::context::{KvLayout, step};
 use crate::context::{Base, literal};
 use forge_ops::{Append, KvSource, Rope, RopeAppend};
 
@@ -126,7 +126,7 @@ pub(crate) struct AppendContext<'a> {
     #[serde(flatten)]
     spec: &'a Append,
     #[serde(flatten)]
-    kept: Kept,
+    kv_layout: KvLayout,
     /// Elements moved at once.
     step: usize,
     /// Moves per row.
@@ -141,7 +141,7 @@ impl<'a> AppendContext<'a> {
         AppendContext {
             base,
             spec,
-            kept: Kept::of(spec.cache, spec.width),
+            kv_layout: KvLayout::of(spec.cache, spec.width),
             step,
             count: spec.key_heads * spec.width / step,
             threads: 128,
@@ -171,7 +171,7 @@ pub(crate) struct RopeAppendContext<'a> {
     epsilon: f32,
     width_float: f32,
     #[serde(flatten)]
-    kept: Kept,
+    kv_layout: KvLayout,
     ring: Option<usize>,
     /// Heads computed per row: queries, keys and values.
     made: usize,
@@ -204,7 +204,7 @@ impl<'a> RopeAppendContext<'a> {
             values_are_keys: spec.kv_source == KvSource::Keys,
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
-            kept: Kept::of(spec.cache, spec.width),
+            kv_layout: KvLayout::of(spec.cache, spec.width),
             ring: spec.ring,
             made,
             made_pairs: made * spec.width / 2,

@@ -130,7 +130,7 @@ pub(crate) struct LatentAppendContext<'a> {
     width_float: f32,
     rope_width: usize,
     /// Elements of a cache line.
-    record: usize,
+    kv_stride: usize,
     element: &'static str,
     heads: usize,
     /// Channel pairs of all queries.
@@ -149,7 +149,7 @@ impl<'a> LatentAppendContext<'a> {
             width: *width,
             width_float: *width as f32,
             rope_width: *rope_width,
-            record: width + rope_width,
+            kv_stride: width + rope_width,
             element: element(*cache).0,
             heads,
             row_pairs: heads * rope_width / 2,
@@ -172,7 +172,7 @@ pub(crate) struct LatentAttendContext<'a> {
     width_float: f32,
     rope_width: usize,
     /// Elements of a cache line.
-    record: usize,
+    kv_stride: usize,
     /// Elements of a cache line, rounded up to whole chunks.
     padded: usize,
     element: &'static str,
@@ -204,17 +204,17 @@ impl<'a> LatentAttendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &LatentAttend) -> LatentAttendContext<'a> {
         let LatentAttend { heads, width, rope_width, cache, scale, ref prologue } = *spec;
         let [heads_each, simdgroups, groups] = mla_attention_heads(spec);
-        let record = width + rope_width;
-        let chunks = record.div_ceil(CHUNK);
+        let kv_stride = width + rope_width;
+        let chunks = kv_stride.div_ceil(CHUNK);
         let (element, bytes) = element(cache);
         let names = match cache {
             Format::F32 => ["load4_whole", "load4_guarded", "load4_single"],
             _ => ["half4_whole", "half4_guarded", "half4_single"],
         };
-        let (load, bound) = if record.is_multiple_of(CHUNK) {
+        let (load, bound) = if kv_stride.is_multiple_of(CHUNK) {
             (names[0], String::new())
         } else {
-            (names[if record.is_multiple_of(4) { 1 } else { 2 }], format!(", {record}u"))
+            (names[if kv_stride.is_multiple_of(4) { 1 } else { 2 }], format!(", {kv_stride}u"))
         };
         LatentAttendContext {
             prepared: prologue.as_ref().map(|prepare| Prepared::of(base.name, prepare, rope_width)),
@@ -224,7 +224,7 @@ impl<'a> LatentAttendContext<'a> {
             width,
             width_float: width as f32,
             rope_width,
-            record,
+            kv_stride,
             padded: chunks * CHUNK,
             element,
             scale,
@@ -251,7 +251,7 @@ pub(crate) struct LoadLatentsContext<'a> {
     width: usize,
     rope_width: usize,
     /// Elements of a cache line.
-    record: usize,
+    kv_stride: usize,
     element: &'static str,
     threads: usize,
 }
@@ -263,7 +263,7 @@ impl<'a> LoadLatentsContext<'a> {
             base,
             width,
             rope_width,
-            record: width + rope_width,
+            kv_stride: width + rope_width,
             element: element(cache).0,
             threads: APPEND_THREADS,
         }
