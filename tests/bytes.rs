@@ -156,7 +156,7 @@ fn content(
         }
         Operand::Keys | Operand::Values | Operand::Latents => {
             let state = section.state.expect("it has a cache");
-            vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
+            vec![0; state.heads * state.capacity(plan.context) * plan.head_bytes(state.width)]
         }
         Operand::RecurrentState(recurrent_state) => {
             vec![0; section.recurrent_states[recurrent_state].elements() * 4]

@@ -13,7 +13,7 @@ pub(crate) struct CacheText {
     /// Format name.
     format: &'static str,
     /// Elements per head and position, as an expression in the model's constants.
-    record: &'static str,
+    kv_stride: &'static str,
     /// Bytes per position of a slot, in layers that cache the whole context.
     bytes_per_position: String,
     /// Ring buffers of sliding-window layers, as a Rust array.
@@ -48,7 +48,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         .states()
         .map(|state| state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions)))
         .collect();
-    let (element, record) = match plan.cache {
+    let (element, kv_stride) = match plan.cache {
         Format::F32 => ("f32", "HEAD_DIM"),
         // q8_0: one f16 scale per 32 int8 values.
         Format::Q8_0 => ("u8", "HEAD_DIM + HEAD_DIM / 16"),
@@ -57,7 +57,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
     CacheText {
         element,
         format: plan.cache.name(),
-        record,
+        kv_stride,
         bytes_per_position: number(plan.kept_bytes_per_position()),
         capacities: (!rings.is_empty()).then(|| of_layers(&capacities)),
         sources: sources(plan),
@@ -86,17 +86,17 @@ fn sources(plan: &Plan) -> Option<String> {
         let Some(state) = plan.sections[layer.section].state.filter(|_| owner == index) else {
             return format!("CacheSource::Layer({owner})");
         };
-        let (heads, record) = (number(state.heads), number(record(plan, state.width)));
+        let (heads, kv_stride) = (number(state.heads), number(kv_stride(plan, state.width)));
         let positions = state.ring.map_or_else(|| "MAX_CONTEXT".to_owned(), |ring| number(ring.positions));
         let capacity = if has_rings { format!(", capacity: {positions}") } else { String::new() };
-        format!("CacheSource::Own {{ heads: {heads}, elements: {record}{capacity} }}")
+        format!("CacheSource::Own {{ heads: {heads}, elements: {kv_stride}{capacity} }}")
     };
     let layers: Vec<String> = layers.iter().enumerate().map(of).collect();
     Some(format!("[\n    {},\n]", layers.join(",\n    ")))
 }
 
 /// Elements of the KV cache per head and position, for heads of this width.
-pub(crate) fn record(plan: &Plan, width: usize) -> usize {
+pub(crate) fn kv_stride(plan: &Plan, width: usize) -> usize {
     // q8_0: one f16 scale per 32 int8 values.
     if plan.cache == Format::Q8_0 { width + width / 16 } else { width }
 }

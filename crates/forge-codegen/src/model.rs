@@ -3,7 +3,7 @@
 use crate::crate_files::{CrateOptions, RUNTIME};
 use crate::features::features;
 use crate::fields::{FieldText, ScratchText, outer_fields, scratches};
-use crate::kv_cache_code::{CacheText, cache_text, record};
+use crate::kv_cache_code::{CacheText, cache_text, kv_stride};
 use crate::section::{SchedulesText, SectionText, schedules, section_text};
 use crate::steps::Caller;
 use crate::{kernels, names};
@@ -125,7 +125,7 @@ struct LayerText {
     /// Positions of the KV cache.
     capacity: String,
     /// Elements of the KV cache per head and position.
-    record: String,
+    kv_stride: String,
 }
 
 fn layer_text(plan: &Plan, section: &Section) -> LayerText {
@@ -135,7 +135,7 @@ fn layer_text(plan: &Plan, section: &Section) -> LayerText {
         type_name: names::camel_case(&section.name),
         is_recurrent: !section.recurrent_states.is_empty(),
         heads: number(section.state.map(|state| state.heads)),
-        record: number(section.state.map(|state| record(plan, state.width))),
+        kv_stride: number(section.state.map(|state| kv_stride(plan, state.width))),
         capacity: ring.map_or_else(
             || "context".to_owned(),
             |ring| format!("context.min({})", names::number(ring.positions as u64)),

@@ -129,11 +129,11 @@ impl Plan {
     /// Cache bytes of one layer per position and slot.
     fn position_bytes(&self, state: &State) -> usize {
         let each = if state.values { 2 } else { 1 };
-        each * state.heads * self.record_bytes(state.width)
+        each * state.heads * self.head_bytes(state.width)
     }
 
     /// Bytes of one head's key, or value, at one position.
-    pub fn record_bytes(&self, width: usize) -> usize {
+    pub fn head_bytes(&self, width: usize) -> usize {
         match self.cache {
             Format::F32 => 4 * width,
             // One byte for each element, and an f16 scale for each 32.

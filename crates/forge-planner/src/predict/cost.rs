@@ -97,14 +97,14 @@ pub(crate) fn cost_of(
             }
             Operand::Keys | Operand::Values => {
                 let (read, written) = step_of.positions();
-                let bytes = |state: State| state.heads * plan.record_bytes(state.width);
+                let bytes = |state: State| state.heads * plan.head_bytes(state.width);
                 let bytes = section.state.map_or(0, bytes) as u64;
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
             }
             Operand::Latents => {
                 let (read, written) = step_of.positions();
-                let bytes = section.state.map_or(0, |state| plan.record_bytes(state.width)) as u64;
+                let bytes = section.state.map_or(0, |state| plan.head_bytes(state.width)) as u64;
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
             }

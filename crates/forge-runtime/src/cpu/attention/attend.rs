@@ -98,7 +98,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
         );
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let cached = last * key_heads * extent.positions * C::record(width);
+        let cached = last * key_heads * extent.positions * C::stride(width);
         let (queries, keys, values) = match prologue {
             None => (
                 Queries::Ready(call.input::<f32>("q", rows * query_heads * width)),

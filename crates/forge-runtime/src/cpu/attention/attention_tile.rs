@@ -49,7 +49,7 @@ impl<C: KvElement> Attention<'_, C> {
     /// Offset in the cache of a position of a row's slot.
     fn place(&self, row: usize, head: usize, position: usize) -> usize {
         let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.extent.positions;
-        (of_head + self.extent.of_position(position)) * C::record(self.shape.width)
+        (of_head + self.extent.of_position(position)) * C::stride(self.shape.width)
     }
 
     /// The first position that a row attends to.

@@ -1,7 +1,7 @@
 //! Appends keys and values to the KV cache. Scalars: rows, context[, capacity]. Buffers: key, value, slots,
 //! positions, keys, values.
 //!
-//! `key` and `value` are `[row, head, width]`. `keys` and `values` are `[slot, head, context, record]` for
+//! `key` and `value` are `[row, head, width]`. `keys` and `values` are `[slot, head, context, stride]` for
 //! one layer. A row is stored at its slot and position. A ring cache has `capacity` positions instead of
 //! `context`.
 
@@ -10,7 +10,7 @@ use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use forge_ops::{Append, Format};
 use half::f16;
 
-/// Runs this thread's part.
+/// Appends this thread's rows.
 pub fn append(call: &KernelArgs<'_>, shape: &Append) {
     match shape.cache {
         Format::F32 => rows::<f32>(call, shape),
@@ -82,7 +82,7 @@ impl<'a, C: KvElement> Cache<'a, C> {
         let (context, extent) = (call.scalar(1), KvExtent::of(call, ring));
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let count = last * key_heads * extent.positions * C::record(width);
+        let count = last * key_heads * extent.positions * C::stride(width);
         Cache {
             keys: call.output::<C>("keys", count),
             values: call.output::<C>("values", count),
@@ -109,15 +109,15 @@ impl<'a, C: KvElement> Cache<'a, C> {
     /// Offset of a position of a row's slot.
     pub(crate) fn place(&self, row: usize, head: usize, position: usize) -> usize {
         let of_head = (self.slots[row] as usize * self.key_heads + head) * self.extent.positions;
-        (of_head + self.extent.of_position(position)) * C::record(self.width)
+        (of_head + self.extent.of_position(position)) * C::stride(self.width)
     }
 }
 
-/// Stores `from` as a record at `at`.
+/// Stores `from` as a head at `at`.
 ///
 /// # Safety
 /// No other thread may access these elements of `to`.
 pub(crate) unsafe fn store<C: KvElement>(to: Output<'_, C>, at: usize, from: &[f32]) {
     // SAFETY: the caller's contract.
-    C::store(unsafe { to.part(at..at + C::record(from.len())) }, from);
+    C::store(unsafe { to.part(at..at + C::stride(from.len())) }, from);
 }

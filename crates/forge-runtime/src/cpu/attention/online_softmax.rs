@@ -50,10 +50,10 @@ impl<C: KvElement> KvBlock<C> {
     ) -> S::V {
         // SAFETY: the caller ensures that the position exists and that `channel` is below the width.
         unsafe {
-            let record = from.add(position * C::record(self.width));
+            let head = from.add(position * C::stride(self.width));
             match WHOLE {
-                true => C::load::<S>(record, self.width, channel),
-                false => C::load_last::<S>(record, self.width, channel),
+                true => C::load::<S>(head, self.width, channel),
+                false => C::load_last::<S>(head, self.width, channel),
             }
         }
     }

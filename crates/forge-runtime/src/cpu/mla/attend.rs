@@ -45,8 +45,8 @@ impl<C: KvElement> Task for Heads<'_, C> {
     fn run<S: Simd>(self) {
         let LatentAttend { heads, width, rope_width, scale, ref prologue, .. } = *self.shape;
         let call = self.call;
-        let (rows, record) = (call.scalar(0), width + rope_width);
-        let lines = Lines::find(call, rows, record);
+        let (rows, kv_stride) = (call.scalar(0), width + rope_width);
+        let lines = Lines::find(call, rows, kv_stride);
         let q = call.input::<f32>("q", rows * heads * width);
         let out = call.output::<f32>("heads", rows * heads * width);
         let raw = prologue.as_ref().map(|prepare| Raw::find(call, prepare, rows, [width, rope_width]));
@@ -60,7 +60,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             None => call.input::<C>("latents", lines.count()).as_ptr(),
         };
 
-        let padded = record.next_multiple_of(16);
+        let padded = kv_stride.next_multiple_of(16);
         // Each thread computes the row's own line itself, because the cached copy may not yet be written by
         // its thread.
         let table_len = prologue.as_ref().map_or(0, |prepare| prepare.rope.table_len());
@@ -88,7 +88,7 @@ impl<C: KvElement> Task for Heads<'_, C> {
             }
             for (head, query) in (first..).zip(queries.chunks_exact_mut(padded)) {
                 query[..width].copy_from_slice(&q[(row * heads + head) * width..][..width]);
-                let q_rope = &mut query[width..record];
+                let q_rope = &mut query[width..kv_stride];
                 // SAFETY: this runs compiled for its instruction set.
                 match (&raw, ready) {
                     (Some(raw), _) => unsafe { raw.query::<S>(row, head, cos_sin, q_rope) },
@@ -100,25 +100,27 @@ impl<C: KvElement> Task for Heads<'_, C> {
                 query.iter_mut().for_each(|query| *query *= scale);
             }
             let (largest, totals) = (&mut largest[..count], &mut totals[..count]);
-            let mut softmax = Softmax { queries, sums, weights, largest, totals, record, width, padded };
+            let mut softmax = Softmax { queries, sums, weights, largest, totals, kv_stride, width, padded };
             // Threads with other heads of the row do not read its own line from the cache, because one of
             // them writes it.
             let cached = if raw.is_some() { position } else { position + 1 };
             for start in (0..cached).step_by(STEP) {
                 let positions = (cached - start).min(STEP);
                 // SAFETY: the cache has these positions, by the checks of its buffer and of the position.
-                unsafe { softmax.take::<S, C>(latents.add(lines.of_slot(row) + start * record), positions) };
+                unsafe {
+                    softmax.take::<S, C>(latents.add(lines.of_slot(row) + start * kv_stride), positions)
+                };
             }
             if let (Some(raw), Some(written)) = (&raw, written) {
                 // SAFETY: this runs compiled for its instruction set; the first heads of this row belong to
-                // one thread. `kept` holds a record of f32 elements, and no format is larger.
+                // one thread. `kept` holds a line of f32 elements, and no format is larger.
                 unsafe {
-                    raw.line::<S>(row, cos_sin, &mut made[..record]);
-                    let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), record);
-                    C::store(own, &made[..record]);
+                    raw.line::<S>(row, cos_sin, &mut made[..kv_stride]);
+                    let own = std::slice::from_raw_parts_mut(kept.as_mut_ptr().cast::<C>(), kv_stride);
+                    C::store(own, &made[..kv_stride]);
                     softmax.take::<S, C>(own.as_ptr(), 1);
                     if first == 0 {
-                        store(written, lines.of_row(row), &made[..record]);
+                        store(written, lines.of_row(row), &made[..kv_stride]);
                     }
                 }
             }
@@ -141,7 +143,7 @@ struct Softmax<'a> {
     weights: &'a mut [f32],
     largest: &'a mut [f32],
     totals: &'a mut [LaneSums],
-    record: usize,
+    kv_stride: usize,
     width: usize,
     padded: usize,
 }
@@ -153,10 +155,10 @@ impl Softmax<'_> {
     /// The lines must exist.
     #[inline(always)]
     unsafe fn take<S: Simd, C: KvElement>(&mut self, lines: *const C, positions: usize) {
-        let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
+        let Softmax { queries, sums, weights, largest, totals, kv_stride, width, padded } = self;
         let (width, padded) = (*width, *padded);
         let step =
-            KvBlock { keys: lines, values: lines, positions, width: *record, value_width: width, padded };
+            KvBlock { keys: lines, values: lines, positions, width: *kv_stride, value_width: width, padded };
         // SAFETY: the caller's contract; queries and sums are padded to whole vectors.
         unsafe {
             step.scores::<S>(queries, weights);

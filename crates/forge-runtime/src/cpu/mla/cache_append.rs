@@ -75,20 +75,20 @@ pub(crate) struct Lines<'a> {
     slots: &'a [u32],
     positions: &'a [u32],
     context: usize,
-    record: usize,
+    kv_stride: usize,
 }
 
 impl<'a> Lines<'a> {
     /// Looks up the buffers slots and positions; scalar 1 is the context.
-    pub(crate) fn find(call: &KernelArgs<'a>, rows: usize, record: usize) -> Lines<'a> {
+    pub(crate) fn find(call: &KernelArgs<'a>, rows: usize, kv_stride: usize) -> Lines<'a> {
         let (slots, positions) = (call.input::<u32>("slots", rows), call.input::<u32>("positions", rows));
-        Lines { slots, positions, context: call.scalar(1), record }
+        Lines { slots, positions, context: call.scalar(1), kv_stride }
     }
 
     /// Elements of the cache up to the last used slot.
     pub(crate) fn count(&self) -> usize {
         let last = self.slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        last * self.context * self.record
+        last * self.context * self.kv_stride
     }
 
     /// Whether two rows have the same slot.
@@ -105,12 +105,12 @@ impl<'a> Lines<'a> {
 
     /// Offset of the lines of a row's slot.
     pub(crate) fn of_slot(&self, row: usize) -> usize {
-        self.slots[row] as usize * self.context * self.record
+        self.slots[row] as usize * self.context * self.kv_stride
     }
 
     /// Offset of a row's own line.
     pub(crate) fn of_row(&self, row: usize) -> usize {
-        self.of_slot(row) + self.position(row) * self.record
+        self.of_slot(row) + self.position(row) * self.kv_stride
     }
 }
 

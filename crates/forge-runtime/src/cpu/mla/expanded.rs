@@ -23,13 +23,14 @@ pub fn load_latents(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
 
 fn lines<C: KvElement + Into<f32>>(call: &KernelArgs<'_>, shape: &MlaLoadLatents) {
     let MlaLoadLatents { width, rope_width, .. } = *shape;
-    let (rows, context, begin, record) = (call.scalar(0), call.scalar(1), call.scalar(2), width + rope_width);
-    let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * record;
-    let latents = &call.input::<C>("latents", first + rows * record)[first..];
+    let (rows, context, begin, kv_stride) =
+        (call.scalar(0), call.scalar(1), call.scalar(2), width + rope_width);
+    let first = (call.input::<u32>("slots", 1)[0] as usize * context + begin) * kv_stride;
+    let latents = &call.input::<C>("latents", first + rows * kv_stride)[first..];
     let (tile, keys) =
         (call.output::<f32>("latent_tile", rows * width), call.output("k_rope", rows * rope_width));
     for row in call.claim_rows(rows, 1).flatten() {
-        let (latent, key) = latents[row * record..][..record].split_at(width);
+        let (latent, key) = latents[row * kv_stride..][..kv_stride].split_at(width);
         // SAFETY: this position belongs to this thread.
         let (tile, keys) = unsafe {
             (tile.part(row * width..(row + 1) * width), keys.part(row * rope_width..(row + 1) * rope_width))
