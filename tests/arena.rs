@@ -23,7 +23,7 @@ fn overwritten_buffers(plan: &Plan, load: Workload) -> Vec<String> {
     });
     for (section, step, begin) in each_time {
         let instance = plan.instance(section, step, load).expect("it runs");
-        let goes_on = |name: &str| begin > 0 && instance.spec.carries(name);
+        let goes_on = |name: &str| begin > 0 && instance.spec.continues_previous(name);
         let bound = |read: bool| {
             let buffers = instance.decl.buffers.iter().filter(move |buffer| match read {
                 true => !buffer.written || instance.spec.adds_to(&buffer.name) || goes_on(&buffer.name),

@@ -182,7 +182,7 @@ impl Spec {
     }
 
     /// Whether the kernel continues from what its previous dispatch wrote to a buffer, except in the first.
-    pub fn carries(&self, buffer: &str) -> bool {
+    pub fn continues_previous(&self, buffer: &str) -> bool {
         matches!((self, buffer), (Spec::MlaAttentionExpanded(_), "heads" | "carried"))
     }
 }

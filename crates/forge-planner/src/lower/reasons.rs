@@ -17,8 +17,10 @@ pub(crate) const JOINS: &str = "KV splits of a long context are combined after a
 /// A reason for every operation of the list that is not part of the minimum.
 pub(crate) fn reasons(list: &Fused, disabled: &BTreeSet<Fusion>) -> Vec<Option<String>> {
     let section = Section::of(list, disabled);
-    let least = section.least();
-    (0..list.operations.len()).map(|place| (!least.contains(&place)).then(|| section.reason(place))).collect()
+    let minimum = section.minimum();
+    (0..list.operations.len())
+        .map(|place| (!minimum.contains(&place)).then(|| section.reason(place)))
+        .collect()
 }
 
 /// The list of a layer, or of the prologue or epilogue.
@@ -38,12 +40,12 @@ impl<'a> Section<'a> {
         let appends = |kind: &Kind| matches!(kind, Kind::Append { .. } | Kind::LatentAppend(_));
         let mixer = list.operations.iter().position(|operation| mixes(&operation.kind));
         let appended = (0..mixer.unwrap_or(0)).filter(|place| appends(&list.operations[*place].kind));
-        let prepared = appended.chain(mixer).flat_map(|place| made_of(list, place)).collect();
+        let prepared = appended.chain(mixer).flat_map(|place| dependencies(list, place)).collect();
         Section { list, disabled, mixer, prepared }
     }
 
     /// Indices of the minimum operations.
-    fn least(&self) -> BTreeSet<usize> {
+    fn minimum(&self) -> BTreeSet<usize> {
         let position =
             |fits: fn(&Kind) -> bool| self.list.operations.iter().position(|operation| fits(&operation.kind));
         let is_projection = |kind: &Kind| matches!(kind, Kind::Linear(_));
@@ -55,15 +57,15 @@ impl<'a> Section<'a> {
             return embedding.or(projections().next_back()).into_iter().collect();
         };
         let first = projections().find(|place| self.prepared.contains(place));
-        let last = projections().find(|place| made_of(self.list, *place).contains(&mixer));
-        let before = last.map_or_else(BTreeSet::new, |last| made_of(self.list, last));
+        let last = projections().find(|place| dependencies(self.list, *place).contains(&mixer));
+        let before = last.map_or_else(BTreeSet::new, |last| dependencies(self.list, last));
         let others = || {
             let elsewhere = |place: &usize| !before.contains(place) && !self.prepared.contains(place);
             projections().filter(move |place| Some(*place) != last && elsewhere(place))
         };
         let inner = position(|kind| matches!(kind, Kind::ExpertsInner(_))).or_else(|| others().next());
         let outer = position(|kind| matches!(kind, Kind::ExpertsSum(_))).or_else(|| {
-            others().find(|place| inner.is_some_and(|inner| made_of(self.list, *place).contains(&inner)))
+            others().find(|place| inner.is_some_and(|inner| dependencies(self.list, *place).contains(&inner)))
         });
         [first, Some(mixer), last, inner, outer].into_iter().flatten().collect()
     }
@@ -72,10 +74,10 @@ impl<'a> Section<'a> {
         let operation = &self.list.operations[place];
         let (fusions, otherwise): (&[Fusion], String) = match &operation.kind {
             Kind::Linear(_) => return self.of_projection(place),
-            Kind::Norm { .. } => (self.of_norm(place), self.alone(operation)),
+            Kind::Norm { .. } => (self.of_norm(place), self.reason_of_unfused(operation)),
             Kind::LayerNorm { .. } => (&[], "LayerNorm needs the mean before the variance".to_owned()),
             Kind::NormAdd(_) => {
-                let normed = self.maker(operation.inputs[0]);
+                let normed = self.producer(operation.inputs[0]);
                 (&[], format!("the norm of `{normed}` needs its complete row before the addition"))
             }
             Kind::Rope { .. } | Kind::Append { .. } | Kind::RopeAppend(_) | Kind::LatentAppend(_) => {
@@ -89,14 +91,16 @@ impl<'a> Section<'a> {
                 };
                 (&[], text.to_owned())
             }
-            Kind::Convolve(_) => (&[Fusion::FuseDeltaNet, Fusion::DeltaPrologue], self.alone(operation)),
+            Kind::Convolve(_) => {
+                (&[Fusion::FuseDeltaNet, Fusion::DeltaPrologue], self.reason_of_unfused(operation))
+            }
             Kind::Route(_) => (
                 &[Fusion::FuseRouting],
                 "the routes are also read by other operations than experts".to_owned(),
             ),
-            Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
-            Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
-            Kind::PerLayerInput => (&[Fusion::FusePerLayerInput], self.alone(operation)),
+            Kind::Elementwise(function) => (of_elementwise(*function), self.reason_of_unfused(operation)),
+            Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.reason_of_unfused(operation)),
+            Kind::PerLayerInput => (&[Fusion::FusePerLayerInput], self.reason_of_unfused(operation)),
             Kind::Embed { .. } => (&[], "per-layer inputs come from a second embedding table".to_owned()),
             Kind::PositionEmbedding { .. } => (&[], "position embeddings have their own table".to_owned()),
             Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
@@ -105,7 +109,9 @@ impl<'a> Section<'a> {
             Kind::ExpertsInner(_) | Kind::ExpertsSum(_) => {
                 (&[], "the layer has more than one set of experts".to_owned())
             }
-            Kind::Slice { .. } | Kind::StorePerLayerInputs | Kind::Unplanned => (&[], self.alone(operation)),
+            Kind::Slice { .. } | Kind::StorePerLayerInputs | Kind::Unplanned => {
+                (&[], self.reason_of_unfused(operation))
+            }
         };
         self.disabled_fusion(fusions).unwrap_or(otherwise)
     }
@@ -117,7 +123,7 @@ impl<'a> Section<'a> {
             return "routing needs all router logits of a row".to_owned();
         }
         if self.gates_taken(place)
-            || made_of(self.list, place).into_iter().any(|maker| self.gates_taken(maker))
+            || dependencies(self.list, place).into_iter().any(|producer| self.gates_taken(producer))
         {
             return "the per-layer input is gated and projected".to_owned();
         }
@@ -140,7 +146,7 @@ impl<'a> Section<'a> {
                 .unwrap_or_else(|| otherwise.to_owned());
         }
         let Some(other) = sibling else {
-            return format!("the multiplication needs the complete row of `{}`", self.maker(reads));
+            return format!("the multiplication needs the complete row of `{}`", self.producer(reads));
         };
         let fusions = [Fusion::FuseGateUp, Fusion::FuseAttentionGate, Fusion::FuseQkv, Fusion::FuseDeltaNet];
         let merges = if self.prepared.contains(&place) { &fusions[2..] } else { &fusions[..2] };
@@ -181,7 +187,7 @@ impl<'a> Section<'a> {
         let inner =
             self.list.operations.iter().position(|operation| matches!(operation.kind, Kind::ExpertsInner(_)));
         inner.is_some_and(|inner| {
-            !self.prepared.contains(&place) && !made_of(self.list, inner).contains(&place)
+            !self.prepared.contains(&place) && !dependencies(self.list, inner).contains(&place)
         }) && self.mixer.is_some_and(|mixer| place > mixer)
     }
 
@@ -212,28 +218,29 @@ impl<'a> Section<'a> {
     }
 
     /// Name of the operation that defines a value.
-    fn maker(&self, value: Value) -> &str {
+    fn producer(&self, value: Value) -> &str {
         self.list.definition(value).map_or("stream", |place| &self.list.operations[place].name)
     }
 
     /// Reason of an operation that neither its producers nor its readers can include.
-    fn alone(&self, operation: &Operation) -> String {
-        let makers: BTreeSet<&str> = operation.inputs.iter().map(|input| self.maker(*input)).collect();
+    fn reason_of_unfused(&self, operation: &Operation) -> String {
+        let producers: BTreeSet<&str> = operation.inputs.iter().map(|input| self.producer(*input)).collect();
         let readers: BTreeSet<&str> =
             self.list.readers(operation.output).map(|reader| reader.name.as_str()).collect();
-        let names: Vec<String> = makers.into_iter().chain(readers).map(|name| format!("`{name}`")).collect();
+        let names: Vec<String> =
+            producers.into_iter().chain(readers).map(|name| format!("`{name}`")).collect();
         format!("not fusable into {}", names.join(" or "))
     }
 }
 
 /// Indices of all operations that an operation's inputs depend on.
-fn made_of(list: &Fused, place: usize) -> BTreeSet<usize> {
+fn dependencies(list: &Fused, place: usize) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut left: Vec<Value> = list.operations[place].inputs.clone();
     while let Some(value) = left.pop() {
-        let Some(maker) = list.definition(value) else { continue };
-        if found.insert(maker) {
-            left.extend(&list.operations[maker].inputs);
+        let Some(producer) = list.definition(value) else { continue };
+        if found.insert(producer) {
+            left.extend(&list.operations[producer].inputs);
         }
     }
     found

@@ -71,7 +71,7 @@ impl Draft<'_> {
     }
 
     /// Sets the condition of the last step.
-    pub(crate) fn last_where(&mut self, condition: Condition) {
+    pub(crate) fn set_last_condition(&mut self, condition: Condition) {
         if let Some(step) = self.section.steps_mut(self.schedule).last_mut() {
             step.condition = condition;
         }

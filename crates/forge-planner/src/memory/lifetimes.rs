@@ -15,7 +15,7 @@ impl Select<'_> {
                     let begins = self.plan.writes(step.function, &argument.parameter)
                         && !self.plan.adds_to(step.function, &argument.parameter);
                     // A buffer that a loop carries between its iterations is live during the whole loop.
-                    let begin = match self.plan.carries(step.function, &argument.parameter) {
+                    let begin = match self.plan.continues_previous(step.function, &argument.parameter) {
                         true => steps.iter().position(|other| other.condition == step.condition),
                         false => None,
                     };

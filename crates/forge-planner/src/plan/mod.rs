@@ -399,9 +399,9 @@ impl Plan {
     }
 
     /// Whether any kernel of a function reads a parameter that its previous dispatch wrote.
-    pub(crate) fn carries(&self, function: usize, parameter: &str) -> bool {
+    pub(crate) fn continues_previous(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
-        kernels.into_iter().any(|kernel| kernel.spec.carries(parameter))
+        kernels.into_iter().any(|kernel| kernel.spec.continues_previous(parameter))
     }
 
     /// Decode steps of layers in excess of the minimum, with the reason for each. Duplicates are removed.

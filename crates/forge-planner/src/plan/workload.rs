@@ -53,7 +53,7 @@ impl Workload {
     }
 
     /// Distinct positions of a KV range that the rows attend to.
-    pub(crate) fn reached(self, window: Option<usize>, kv_range: &Range<u64>) -> u64 {
+    pub(crate) fn distinct_positions(self, window: Option<usize>, kv_range: &Range<u64>) -> u64 {
         let all = kv_range.end - kv_range.start;
         window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
     }

@@ -144,7 +144,7 @@ pub(crate) struct Amounts {
     /// Rows.
     pub(crate) rows: u64,
     /// Distinct positions that the rows attend to.
-    pub(crate) reached: u64,
+    pub(crate) distinct_positions: u64,
     /// Positions attended to, summed over the rows.
     pub(crate) attended: u64,
     /// Distinct routed experts of all rows, at most.
@@ -163,7 +163,7 @@ impl Amounts {
         let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
         Amounts {
             rows,
-            reached: load.reached(window, &kv_range),
+            distinct_positions: load.distinct_positions(window, &kv_range),
             attended: load.attended(window, &kv_range),
             chosen: chosen as u64,
             before: load.length.saturating_sub(load.rows),
@@ -254,12 +254,14 @@ impl Counted<'_> {
             Spec::RopeAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
             // The row's own key and value are written to the cache and used without being read back.
             Spec::AttendSplit(attend) if attend.op.appends() => {
-                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
+                (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
             }
             Spec::LatentAttend(attend) if attend.prologue.is_some() => {
-                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
+                (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
             }
-            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
+            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => {
+                (self.amounts.distinct_positions, 0)
+            }
             // Its rows are positions.
             Spec::MlaLoadLatents(_) => (self.amounts.rows, 0),
             _ => (0, 0),
@@ -309,12 +311,12 @@ impl Counted<'_> {
             }
             // The combine step reads the weights of the routes, not the expert indices.
             (Spec::ExpertsCombine(_), "routes") => (all / 2, 0),
-            (spec, _) if spec.carries(parameter) => {
+            (spec, _) if spec.continues_previous(parameter) => {
                 (if self.amounts.positions_before_tile > 0 { all } else { 0 }, all)
             }
             (Spec::MlaAttentionExpanded(attend), "q") => (of_rows(attend.op.heads * attend.op.keys), 0),
             (Spec::MlaAttentionExpanded(_), "keys" | "k_rope" | "values") => {
-                (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
+                (self.amounts.distinct_positions * self.plan.scratch[scratch].width as u64 * 4, 0)
             }
             // One split writes the result; several write partial results for the combine step.
             (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {

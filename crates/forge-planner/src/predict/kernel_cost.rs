@@ -43,7 +43,7 @@ impl Plan {
         };
         let typical = Amounts {
             rows: typical as u64,
-            reached: 1 << 20,
+            distinct_positions: 1 << 20,
             attended: 1 << 20,
             chosen: 1 << 10,
             before: 1 << 20,
@@ -55,7 +55,7 @@ impl Plan {
         let costs = [
             typical,
             Amounts { rows: typical.rows - 1, ..typical },
-            Amounts { reached: typical.reached - 1, ..typical },
+            Amounts { distinct_positions: typical.distinct_positions - 1, ..typical },
             Amounts { attended: typical.attended - 1, ..typical },
             Amounts { chosen: typical.chosen - 1, ..typical },
         ]
@@ -80,10 +80,12 @@ impl Plan {
 }
 
 /// Coefficients from the counts at a workload and at workloads with one unit less of each quantity.
-fn sum(counts: [u64; 5], Amounts { rows, reached, attended, chosen, .. }: Amounts) -> LinearCost {
+fn sum(counts: [u64; 5], Amounts { rows, distinct_positions, attended, chosen, .. }: Amounts) -> LinearCost {
     let [all, less @ ..] = counts.map(|count| count as i64);
     let [row, position, seen, expert] = less.map(|less| all - less);
-    let counted =
-        row * rows as i64 + position * reached as i64 + seen * attended as i64 + expert * chosen as i64;
+    let counted = row * rows as i64
+        + position * distinct_positions as i64
+        + seen * attended as i64
+        + expert * chosen as i64;
     [all - counted, row, position, seen, expert]
 }

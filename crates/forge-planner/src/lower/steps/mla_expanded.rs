@@ -140,7 +140,7 @@ impl Select<'_> {
         );
         let function = self.function("attend_expanded", general, &[(MANY, spec)]);
         draft.step("attend_expanded", &formula, function, &arguments);
-        draft.last_where(Condition::Expanded);
+        draft.set_last_condition(Condition::Expanded);
     }
 
     /// Adds a step that expands keys or values of a KV tile; returns their buffer.
@@ -198,7 +198,7 @@ impl Select<'_> {
         arguments: &[(&str, Operand)],
     ) {
         draft.step(name, formula, function, arguments);
-        draft.last_where(Condition::Expanded);
+        draft.set_last_condition(Condition::Expanded);
         if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
             step.of_tile = true;
         }

@@ -74,11 +74,11 @@ impl Select<'_> {
                 self.faults.push(fault.note("docs/models.md lists the supported models"));
             }
             Kind::Elementwise(function) => {
-                self.number_by_number(draft, list, operation, *function, None);
+                self.elementwise(draft, list, operation, *function, None);
             }
             Kind::ScaleBy { factor } => {
                 let factor = self.vector(draft, &[*factor], Layout::Rows, "");
-                self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
+                self.elementwise(draft, list, operation, Function::ScaleBy, Some(factor));
             }
             // The result is already in the buffer where it was computed.
             Kind::StorePerLayerInputs => {
@@ -196,7 +196,7 @@ impl Select<'_> {
     }
 
     /// An elementwise function of one or two values, or of a value and a scalar weight.
-    fn number_by_number(
+    fn elementwise(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
@@ -265,7 +265,7 @@ impl Select<'_> {
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
         let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Batch(BatchColumn::Next))];
         draft.step(name, "next = the argmax token.", function, &arguments);
-        draft.last_where(Condition::Greedy);
+        draft.set_last_condition(Condition::Greedy);
     }
 
     /// Adds sampling, the alternative to argmax.
@@ -281,7 +281,7 @@ impl Select<'_> {
             ("ids", Operand::Batch(BatchColumn::Next)),
         ];
         draft.step("sample", "next = a sampled token.", function, &arguments);
-        draft.last_where(Condition::Drawn);
+        draft.set_last_condition(Condition::Drawn);
     }
 
     /// Buffer of an operation's result. It is called `name` unless it is the body's output.
