@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::terminal;
 use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
-use forge_planner::{Offer, Options, Override, Quant, spend};
+use forge_planner::{Offer, Options, Override, Quant, choose_within_budget};
 use forge_weights::{CheckpointWeights, measure};
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ pub(crate) fn choose(
     bar.finish_and_clear();
 
     let weights: u64 = matrices.iter().map(|packed| (packed.shape[0] * packed.shape[1]) as u64).sum();
-    let choice = spend(&offers, (bits * weights as f64) as u64).ok_or_else(|| {
+    let choice = choose_within_budget(&offers, (bits * weights as f64) as u64).ok_or_else(|| {
         let least: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).min()).sum();
         let least = least as f64 / weights as f64;
         fault(Diagnostic::new("F0506", format!("{bits} bits per weight are too few for this model")).note(

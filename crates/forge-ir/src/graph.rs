@@ -290,7 +290,7 @@ impl Body {
     }
 
     /// The node that defines a value; `None` for the input.
-    pub fn maker(&self, value: ValueId) -> Option<&Node> {
+    pub fn producer(&self, value: ValueId) -> Option<&Node> {
         self.nodes.get(value.0.checked_sub(1)?)
     }
 

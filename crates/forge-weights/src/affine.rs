@@ -48,7 +48,7 @@ pub(crate) fn encode(
         let (low, high) = ends(values);
         let line = through(format.scales, low, high, levels)?;
         let line = if levels <= MAX_NARROWED_LEVELS {
-            narrowed(format.scales, line, values, low, high)
+            narrow_range(format.scales, line, values, low, high)
         } else {
             line
         };
@@ -99,7 +99,13 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLev
 }
 
 /// Moves the ends inwards by half a step at a time while the squared error decreases.
-fn narrowed(scales: Scales, line: AffineLevels, values: &[f32], mut low: f32, mut high: f32) -> AffineLevels {
+fn narrow_range(
+    scales: Scales,
+    line: AffineLevels,
+    values: &[f32],
+    mut low: f32,
+    mut high: f32,
+) -> AffineLevels {
     let (mut best, mut error) = (line, line.error(values));
     let step = (high - low) / line.levels / 2.0;
     let mut is_better = true;

@@ -68,7 +68,7 @@ mod tests {
     }
 
     /// ggml's definition of a row's values, in f32.
-    fn meant(blocks: Blocks, row: &[u8]) -> Vec<f32> {
+    fn ggml_values(blocks: Blocks, row: &[u8]) -> Vec<f32> {
         let half = |block: &[u8], at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         let mut values = Vec::new();
         for block in row.chunks_exact(blocks.bytes()) {
@@ -108,7 +108,7 @@ mod tests {
                         }
                     }
                 }
-                let expected = meant(blocks, &row);
+                let expected = ggml_values(blocks, &row);
                 prop_assert_eq!(decoded(blocks, &row), expected, "{:?}", blocks);
             }
         }

@@ -15,7 +15,7 @@ fn of_pairs(byte: usize) -> [usize; 4] {
 }
 
 /// The columns whose single bits are in a byte, lowest first.
-fn of_singles(byte: usize) -> [usize; 8] {
+fn columns_of_byte(byte: usize) -> [usize; 8] {
     std::array::from_fn(|bit| bit / 2 * 4 + byte + bit % 2 * 16)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
     }
     if parts & 1 != 0 {
         for (index, byte) in bytes[..BLOCK / 8].iter().enumerate() {
-            for (place, column) in of_singles(index).into_iter().enumerate() {
+            for (place, column) in columns_of_byte(index).into_iter().enumerate() {
                 codes[column] |= (byte >> place & 1) << shift;
             }
         }
@@ -79,7 +79,7 @@ pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
     if parts & 1 != 0 {
         for (index, byte) in bytes.iter_mut().enumerate() {
             let part = |(place, column): (usize, usize)| (codes[column] >> shift & 1) << place;
-            *byte = of_singles(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
+            *byte = columns_of_byte(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
         }
     }
 }

@@ -104,14 +104,14 @@ fn pairs(values: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
         ((high.max(low) - low) / levels, -low)
     });
     let most = |of: fn(&(f32, f32)) -> f32| reaches.iter().map(of).fold(0.0, f32::max);
-    let (d, least) = (reaching(most(|it| it.0), SIX_BITS), reaching(most(|it| it.1), SIX_BITS));
+    let (d, least) = (step_for(most(|it| it.0), SIX_BITS), step_for(most(|it| it.1), SIX_BITS));
     scales[..2].copy_from_slice(&d.to_le_bytes());
     scales[2..4].copy_from_slice(&least.to_le_bytes());
     let (d, least) = (d.to_f32(), least.to_f32());
     let line = |[scale, offset]: [f32; 2]| AffineLevels::new(d * scale, -(least * offset), levels);
     let of_blocks = blocks.iter().zip(reaches).enumerate().map(|(index, (block, (scale, low)))| {
         let nearest = [times(scale, d, SIX_BITS), times(low, least, SIX_BITS)];
-        let best = settled(nearest, 0.0..=SIX_BITS, |place| line(place).error(block));
+        let best = hill_climb(nearest, 0.0..=SIX_BITS, |place| line(place).error(block));
         scales[4 + 2 * index..][..2].copy_from_slice(&best.map(|x| x as u8));
         line(best)
     });
@@ -128,13 +128,13 @@ fn signed(values: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
         -(if high > -low { high } else { low }) / MIDDLE
     });
     const MOST: f32 = 127.0;
-    let d = reaching(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
+    let d = step_for(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
     scales[..2].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
     let line = |[scale]: [f32; 1]| AffineLevels::new(d * scale, -MIDDLE * (d * scale), 2.0 * MIDDLE - 1.0);
     let of_parts = parts.iter().zip(reaches).enumerate().map(|(index, (part, scale))| {
         let nearest = [times(scale, d, MOST)];
-        let best = settled(nearest, -MOST..=MOST, |place| line(place).error(part));
+        let best = hill_climb(nearest, -MOST..=MOST, |place| line(place).error(part));
         scales[2 + index] = (best[0] as i8).cast_unsigned();
         line(best)
     });
@@ -148,7 +148,7 @@ fn parts<const N: usize>(values: &[f32]) -> [&[f32]; N] {
 }
 
 /// The smallest adequate f16 of which `count` steps reach a non-negative number.
-fn reaching(number: f32, count: f32) -> f16 {
+fn step_for(number: f32, count: f32) -> f16 {
     let nearest = f16::from_f32(number / count);
     // Small halves are so far apart that the nearest can fall short by many steps.
     if number > (count + 0.5) * nearest.to_f32() { f16::from_bits(nearest.to_bits() + 1) } else { nearest }
@@ -160,7 +160,7 @@ fn times(number: f32, unit: f32, most: f32) -> f32 {
 }
 
 /// Hill climbing over integer points: moves to the best neighbor while there is a better one.
-fn settled<const N: usize>(
+fn hill_climb<const N: usize>(
     mut place: [f32; N],
     range: std::ops::RangeInclusive<f32>,
     error: impl Fn([f32; N]) -> f32,

@@ -59,7 +59,7 @@ pub fn write(
             }
         }
     }
-    out.reach(layout.bytes)?;
+    out.pad_to(layout.bytes)?;
     out.sink.flush().map_err(|error| unwritable(&error))?;
     let weights = plan.iter().zip(&layout.weights).zip(sums).map(|((packed, place), sums)| Stat {
         name: packed.name.clone(),
@@ -80,7 +80,7 @@ fn write_vector(
     if let Some(column) = row.iter().position(|x| !x.is_finite()) {
         return Err(unrepresentable_value(graph, packed, column, RangeError::NotFinite { column: 0 }));
     }
-    out.reach(place.planes[0].0)?;
+    out.pad_to(place.planes[0].0)?;
     let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
     out.put(&bytes)
 }
@@ -96,7 +96,7 @@ fn write_matrix(
 ) -> Result<(), Diagnostic> {
     let mut scales = Vec::new();
     let record = expert as u64 * place.record;
-    out.reach(record + place.planes[0].0)?;
+    out.pad_to(record + place.planes[0].0)?;
     let take = |block: Encoded| {
         let [values, more] = block.planes;
         out.put(&values)?;
@@ -108,7 +108,7 @@ fn write_matrix(
     let rows = matrix.rows() / place.experts;
     matrix.in_parallel(expert * rows..(expert + 1) * rows, |rows| matrix.encode(rows), take)?;
     if !scales.is_empty() {
-        out.reach(record + place.planes[1].0)?;
+        out.pad_to(record + place.planes[1].0)?;
         out.put(&scales)?;
     }
     Ok(())
@@ -130,7 +130,7 @@ impl Output<'_> {
     }
 
     /// Writes zeros up to an offset.
-    fn reach(&mut self, start: u64) -> Result<(), Diagnostic> {
+    fn pad_to(&mut self, start: u64) -> Result<(), Diagnostic> {
         self.put(&vec![0; (start - self.written) as usize])
     }
 }

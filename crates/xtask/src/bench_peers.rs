@@ -138,7 +138,7 @@ fn run(
 }
 
 /// Median, minimum and maximum.
-fn spread(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
+fn median_min_max(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut sorted: Vec<f64> = numbers.collect();
     sorted.sort_by(f64::total_cmp);
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
@@ -149,17 +149,17 @@ fn spread(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
 
 impl Cell {
     /// Median, minimum and maximum of forge, of llama.cpp, and of the ratios.
-    fn spreads(&self) -> [[f64; 3]; 3] {
+    fn statistics(&self) -> [[f64; 3]; 3] {
         let turns = || self.turns.iter();
         [
-            spread(turns().map(|turn| turn[0])),
-            spread(turns().map(|turn| turn[1])),
-            spread(turns().map(|turn| turn[0] / turn[1])),
+            median_min_max(turns().map(|turn| turn[0])),
+            median_min_max(turns().map(|turn| turn[1])),
+            median_min_max(turns().map(|turn| turn[0] / turn[1])),
         ]
     }
 
     fn row(&self) -> String {
-        let [ours, theirs, ratio] = self.spreads();
+        let [ours, theirs, ratio] = self.statistics();
         format!(
             "| {} | {} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
             self.model, self.test, ours[0], theirs[0], ratio[0], ratio[1], ratio[2]
@@ -167,7 +167,7 @@ impl Cell {
     }
 
     fn json(&self) -> Value {
-        let [ours, theirs, ratio] = self.spreads();
+        let [ours, theirs, ratio] = self.statistics();
         let value =
             |[median, least, most]: [f64; 3]| json!({ "median": median, "least": least, "most": most });
         json!({
@@ -188,7 +188,7 @@ mod tests {
             (vec![4.0, 1.0, 2.0], [2.0, 1.0, 4.0]),
             (vec![4.0, 1.0, 2.0, 3.0], [2.5, 1.0, 4.0]),
         ] {
-            assert_eq!(spread(numbers.into_iter()), expected);
+            assert_eq!(median_min_max(numbers.into_iter()), expected);
         }
         let turns = vec![[10.0, 5.0], [12.0, 10.0], [9.0, 3.0]];
         let cell = Cell { model: "m".to_owned(), test: "pp1".to_owned(), turns };

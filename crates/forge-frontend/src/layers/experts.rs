@@ -172,7 +172,7 @@ impl Experts {
         let [gate, up, down] = match stacked {
             Some(stacked) => self.stacked(layer, stacked),
             None if self.alternate => self.interleaved(layer, &format!("{module}.experts")),
-            None => self.joined_or_separate(layer, module),
+            None => self.fused_or_separate(layer, module),
         };
         let biases = self.bias.then(|| match stacked {
             Some(stacked) => self.biases(layer, stacked),
@@ -235,7 +235,7 @@ impl Experts {
     }
 
     /// Gate, up and down stacks with one gate-up tensor, or with tensors per expert.
-    fn joined_or_separate(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    fn fused_or_separate(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
         let joined = format!("{module}.experts.gate_up_proj");

@@ -15,7 +15,7 @@ pub struct Offer {
 
 /// Index of the chosen offer for each matrix. All matrices have the same number of offers, and the n-th offer
 /// of each has the same format. `None` if no choice fits the budget.
-pub fn spend(offers: &[Vec<Offer>], budget: u64) -> Option<Vec<usize>> {
+pub fn choose_within_budget(offers: &[Vec<Offer>], budget: u64) -> Option<Vec<usize>> {
     let kinds = offers.iter().map(Vec::len).min().unwrap_or(0);
     let cheapest = |offers: &Vec<Offer>| {
         let fit = (0..offers.len()).filter(|place| offers[*place].loss.is_some());
@@ -27,7 +27,8 @@ pub fn spend(offers: &[Vec<Offer>], budget: u64) -> Option<Vec<usize>> {
     let cheapest: Option<Vec<usize>> = offers.iter().map(cheapest).collect();
     let uniform = (0..kinds).map(|kind| vec![kind; offers.len()]);
     let starts = cheapest.into_iter().chain(uniform);
-    let ends = starts.filter(|start| fits(offers, start, budget)).map(|start| spent(offers, start, budget));
+    let ends =
+        starts.filter(|start| fits(offers, start, budget)).map(|start| apply_changes(offers, start, budget));
     ends.min_by(|a, b| total(offers, a).total_cmp(&total(offers, b)))
 }
 
@@ -48,7 +49,7 @@ fn fits(offers: &[Vec<Offer>], choice: &[usize], budget: u64) -> bool {
 }
 
 /// Applies changes until none is affordable.
-fn spent(offers: &[Vec<Offer>], mut choice: Vec<usize>, budget: u64) -> Vec<usize> {
+fn apply_changes(offers: &[Vec<Offer>], mut choice: Vec<usize>, budget: u64) -> Vec<usize> {
     let mut left = budget - bits(offers, &choice);
     loop {
         // Ties take the first, so the choice is deterministic.
@@ -84,19 +85,19 @@ mod tests {
         let plain = vec![offer(40, 0.10), offer(80, 0.01)];
         let rough = vec![offer(40, 0.30), offer(80, 0.02)];
         let offers = [plain.clone(), rough, plain];
-        assert_eq!(spend(&offers, 119), None);
-        assert_eq!(spend(&offers, 120), Some(vec![0, 0, 0]));
-        assert_eq!(spend(&offers, 160), Some(vec![0, 1, 0]));
-        assert_eq!(spend(&offers, 199), Some(vec![0, 1, 0]));
-        assert_eq!(spend(&offers, 200), Some(vec![1, 1, 0]));
-        assert_eq!(spend(&offers, 999), Some(vec![1, 1, 1]));
+        assert_eq!(choose_within_budget(&offers, 119), None);
+        assert_eq!(choose_within_budget(&offers, 120), Some(vec![0, 0, 0]));
+        assert_eq!(choose_within_budget(&offers, 160), Some(vec![0, 1, 0]));
+        assert_eq!(choose_within_budget(&offers, 199), Some(vec![0, 1, 0]));
+        assert_eq!(choose_within_budget(&offers, 200), Some(vec![1, 1, 0]));
+        assert_eq!(choose_within_budget(&offers, 999), Some(vec![1, 1, 1]));
     }
 
     #[test]
     fn unsupported_shapes_use_another_format() {
         let never = Offer { bits: 10, loss: None };
-        assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 79), None);
-        assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 80), Some(vec![1]));
+        assert_eq!(choose_within_budget(&[vec![never, offer(80, 0.1)]], 79), None);
+        assert_eq!(choose_within_budget(&[vec![never, offer(80, 0.1)]], 80), Some(vec![1]));
     }
 
     proptest! {
@@ -107,7 +108,7 @@ mod tests {
         ) {
             let of = |row: &Vec<(u64, f64)>| row.iter().map(|(bits, loss)| offer(*bits, *loss)).collect();
             let offers: Vec<Vec<Offer>> = offers.iter().map(of).collect();
-            match spend(&offers, budget) {
+            match choose_within_budget(&offers, budget) {
                 None => prop_assert!(offers.iter().map(|all| all.iter().map(|it| it.bits).min().unwrap()).sum::<u64>() > budget),
                 Some(choice) => {
                     prop_assert!(bits(&offers, &choice) <= budget);

@@ -231,8 +231,8 @@ fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
             all.extend(gates.filter(|id| graph.weights[id.0].rows() == 1));
         }
         for route in routes {
-            let makers = |node: &&Node| node.inputs.first().and_then(|value| body.maker(*value));
-            all.extend(successors(Some(route), makers).find_map(projected));
+            let producers = |node: &&Node| node.inputs.first().and_then(|value| body.producer(*value));
+            all.extend(successors(Some(route), producers).find_map(projected));
         }
     }
     all

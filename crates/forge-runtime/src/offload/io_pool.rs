@@ -189,15 +189,15 @@ impl IoPool {
 
     /// Waits until one of these records is loaded. Errors are those of [`IoPool::drain`].
     pub(crate) fn wait_for_any(&self, tickets: &[ReadId]) -> Result<(), String> {
-        self.until(|state| tickets.iter().any(|ticket| state.is_done(*ticket)))
+        self.wait_until(|state| tickets.iter().any(|ticket| state.is_done(*ticket)))
     }
 
     /// Waits for all reads. An error if any has failed.
     pub(crate) fn drain(&self) -> Result<(), String> {
-        self.until(|_| false)
+        self.wait_until(|_| false)
     }
 
-    fn until(&self, is_enough: impl Fn(&State) -> bool) -> Result<(), String> {
+    fn wait_until(&self, is_enough: impl Fn(&State) -> bool) -> Result<(), String> {
         let mut state = self.shared.lock();
         while !state.outstanding.is_empty() && (state.error.is_some() || !is_enough(&state)) {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -77,9 +77,14 @@ impl Checker {
     ) -> bool {
         let site = site(self.program, place);
         self.fault(FaultKind::OutOfBounds, site, |watch| match watch.arena.nearest(offset) {
-            Some(slot) => {
-                beyond(watch, code, size, offset as isize - slot.offset as isize, &slot.name, slot.bytes)
-            }
+            Some(slot) => out_of_bounds(
+                watch,
+                code,
+                size,
+                offset as isize - slot.offset as isize,
+                &slot.name,
+                slot.bytes,
+            ),
             None => {
                 format!("{} {} threadgroup memory that it has not declared", watch.thread_name(), verb(code))
             }
@@ -96,7 +101,7 @@ impl Checker {
         let (low, reach) = (self.views[view].low, self.views[view].reach);
         self.fault(FaultKind::OutOfBounds, site, |watch| {
             let view = &watch.views[view];
-            beyond(watch, code, size, at.wrapping_sub(view.start) as isize, &view.name, view.bytes)
+            out_of_bounds(watch, code, size, at.wrapping_sub(view.start) as isize, &view.name, view.bytes)
         });
         at - low + size <= reach
     }
@@ -238,7 +243,7 @@ fn verb(code: u32) -> &'static str {
     if code & WRITES != 0 { "writes" } else { "reads" }
 }
 
-fn beyond(watch: &Checker, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
+fn out_of_bounds(watch: &Checker, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
     format!(
         "{} {} {size} bytes at byte {offset} of `{name}`, which has {bytes} bytes",
         watch.thread_name(),

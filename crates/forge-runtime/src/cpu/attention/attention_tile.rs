@@ -53,20 +53,20 @@ impl<C: KvElement> Attention<'_, C> {
     }
 
     /// The first position that a row attends to.
-    fn seen_from(&self, row: usize) -> usize {
+    fn first_attended(&self, row: usize) -> usize {
         let seen = self.positions[row] as usize + 1;
         self.shape.window.map_or(0, |window| seen.saturating_sub(window))
     }
 
     /// The positions of the step at `start` that a row attends to.
-    fn seen(&self, row: usize, start: usize) -> Range<usize> {
-        self.seen_from(row).max(start)..(self.positions[row] as usize + 1).min(start + STEP)
+    fn attended(&self, row: usize, start: usize) -> Range<usize> {
+        self.first_attended(row).max(start)..(self.positions[row] as usize + 1).min(start + STEP)
     }
 
     /// Starts of the steps of some rows. They are multiples of the step length for all rows, so that results
     /// are batch-invariant.
     pub(crate) fn steps(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
-        let shortest = rows.clone().map(|row| self.seen_from(row)).min().unwrap_or(0) / STEP * STEP;
+        let shortest = rows.clone().map(|row| self.first_attended(row)).min().unwrap_or(0) / STEP * STEP;
         let longest = rows.map(|row| self.positions[row] as usize + 1).max().unwrap_or(0);
         (shortest..longest).step_by(STEP)
     }
@@ -235,7 +235,7 @@ impl<'s> AttentionTile<'s> {
             let others = (next..self.rows.end).find(|row| of.slots[*row] != of.slots[next]);
             let of_slot = next..others.unwrap_or(self.rows.end);
             next = of_slot.end;
-            let seen = of_slot.clone().map(|row| of.seen(row, start)).filter(|seen| !seen.is_empty());
+            let seen = of_slot.clone().map(|row| of.attended(row, start)).filter(|seen| !seen.is_empty());
             if let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) {
                 // SAFETY: the caller's contract.
                 unsafe { self.attend_slot_rows::<S, C>(of, of_slot, start, seen) };
@@ -274,7 +274,7 @@ impl<'s> AttentionTile<'s> {
             // In decode, scores begin at the first attended position.
             let origin = if of.alone { all.start } else { start };
             let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| {
-                let seen = of.seen((rows.start + i).min(rows.end - 1), start);
+                let seen = of.attended((rows.start + i).min(rows.end - 1), start);
                 if seen.is_empty() { 0..0 } else { seen.start - origin..seen.end - origin }
             });
             let seen = &seen[..rows.len()];

@@ -24,7 +24,7 @@ pub(crate) trait KvElement: crate::cpu::device::kernel_args::Pod {
 
 /// Copies `count < LANES` elements and pads with zeros.
 #[inline(always)]
-unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
+unsafe fn load_padded<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
     let mut some = [zero; 16];
     // SAFETY: the caller ensures `count` elements, and the array holds any vector.
     unsafe { std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16)) };
@@ -41,7 +41,7 @@ impl KvElement for f32 {
     #[inline(always)]
     unsafe fn load_last<S: Simd>(head: *const f32, width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::load(some(head.add(channel), width - channel, 0.0).as_ptr()) }
+        unsafe { S::load(load_padded(head.add(channel), width - channel, 0.0).as_ptr()) }
     }
 
     fn store(head: &mut [f32], from: &[f32]) {
@@ -59,7 +59,7 @@ impl KvElement for f16 {
     #[inline(always)]
     unsafe fn load_last<S: Simd>(head: *const f16, width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::load_f16(some(head.add(channel), width - channel, f16::ZERO).as_ptr()) }
+        unsafe { S::load_f16(load_padded(head.add(channel), width - channel, f16::ZERO).as_ptr()) }
     }
 
     fn store(head: &mut [f16], from: &[f32]) {

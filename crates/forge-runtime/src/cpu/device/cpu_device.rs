@@ -8,7 +8,7 @@ use crate::cpu::device::weights::Weights;
 use crate::cpu::device::work_stealing::RangeCursor;
 use crate::cpu::format::repacked::RepackedMatrix;
 use crate::cpu::simd::isa::Isa;
-use crate::cpu::simd::streaming_store::settle;
+use crate::cpu::simd::streaming_store::store_fence;
 use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, Schedule};
 use crate::model::Layout;
 use crate::offload::{
@@ -286,7 +286,7 @@ impl Job<'_> {
         // compiler ensures that no dispatch writes bytes that it also reads.
         let call = unsafe { KernelArgs::new(self.0, worker) };
         (self.0.kernel.cpu)(&call);
-        settle();
+        store_fence();
     }
 }
 

@@ -80,7 +80,7 @@ unsafe fn int8_tiles<S: Simd>() {
             }
         }
         for sums in sums.into_iter().flatten() {
-            black_box(S::sum(S::sums_to_singles(sums)));
+            black_box(S::sum(S::sums_to_f32(sums)));
         }
     }
 }

@@ -63,7 +63,7 @@ impl<'a> WorkRanges<'a> {
     /// Maximum number of items per claim.
     pub(crate) fn at_once(&self) -> usize {
         let pieces = self.items.div_ceil(self.grain);
-        much(pieces.div_ceil(self.taken.len())).clamp(1, self.most) * self.grain
+        pieces_per_claim(pieces.div_ceil(self.taken.len())).clamp(1, self.most) * self.grain
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn owned_range(thread: usize, threads: usize, items: usize) -> Range<
 
 /// Pieces to claim at once of `left` remaining ones: three quarters, for few claims and a small rest at the
 /// end.
-fn much(left: usize) -> usize {
+fn pieces_per_claim(left: usize) -> usize {
     left * 3 / 4
 }
 
@@ -92,7 +92,7 @@ impl Iterator for WorkRanges<'_> {
             // A plain load does not take the cache line from other cores.
             let mut before = taken.load(Ordering::Relaxed);
             while begin + before + last < end {
-                let count = much(end - begin - before).clamp(1, self.most);
+                let count = pieces_per_claim(end - begin - before).clamp(1, self.most);
                 match taken.compare_exchange_weak(
                     before,
                     before + count,

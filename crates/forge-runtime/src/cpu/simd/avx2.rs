@@ -328,7 +328,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sums_to_singles(sums: __m256i) -> __m256 {
+    unsafe fn sums_to_f32(sums: __m256i) -> __m256 {
         unsafe { _mm256_cvtepi32_ps(sums) }
     }
 }

@@ -338,7 +338,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn sums_to_singles(sums: __m512i) -> __m512 {
+    unsafe fn sums_to_f32(sums: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(sums) }
     }
 }

@@ -374,7 +374,7 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn sums_to_singles(sums: (int32x4_t, int32x4_t)) -> Pair {
+    unsafe fn sums_to_f32(sums: (int32x4_t, int32x4_t)) -> Pair {
         unsafe { (vcvtq_f32_s32(sums.0), vcvtq_f32_s32(sums.1)) }
     }
 }

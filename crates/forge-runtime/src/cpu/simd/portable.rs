@@ -189,7 +189,7 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn sums_to_singles(sums: [i32; LANES]) -> Lanes {
+    unsafe fn sums_to_f32(sums: [i32; LANES]) -> Lanes {
         lanes(|i| sums[i] as f32)
     }
 }

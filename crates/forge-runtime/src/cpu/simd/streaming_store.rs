@@ -31,7 +31,7 @@ pub(crate) fn write_past<S: Simd>(results: &[f32], y: &mut [f32]) {
 /// Store fence: orders non-temporal stores of this thread before its later stores. Every thread calls it at
 /// the end of a dispatch.
 #[inline(always)]
-pub(crate) fn settle() {
+pub(crate) fn store_fence() {
     // SAFETY: every x86-64 CPU has SSE.
     #[cfg(target_arch = "x86_64")]
     unsafe {
@@ -65,7 +65,7 @@ mod tests {
                 let mut y = Scratch::take(128);
                 y.fill(0.0);
                 level.run(Writes { results: &results[..count], y: &mut y[start..start + count] });
-                settle();
+                store_fence();
                 let wanted = [&vec![0.0; start], &results[..count], &vec![0.0; 128 - start - count]].concat();
                 assert_eq!(*y, wanted[..], "{count} from {start} on, {level:?}");
             }

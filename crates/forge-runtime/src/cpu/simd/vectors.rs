@@ -145,7 +145,7 @@ pub(crate) trait Simd: Copy + 'static {
         sums
     }
     /// Converts i32 to f32; exact below 2^24.
-    unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
+    unsafe fn sums_to_f32(sums: Self::Sums) -> Self::V;
     /// Sums of each group of eight lanes, for `128 / LANES` vectors.
     #[inline(always)]
     unsafe fn sums_of_eights(v: *const Self::V) -> [f32; 16] {

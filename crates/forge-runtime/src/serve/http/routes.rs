@@ -49,13 +49,13 @@ pub(crate) fn router(service: Arc<ServerState>) -> Router {
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
-        .fallback(nowhere)
+        .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(service.clone(), guard))
         .with_state(service)
 }
 
-async fn nowhere(uri: Uri) -> ApiError {
+async fn not_found(uri: Uri) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, format!("not found: {}", uri.path())).code("unknown_url")
 }
 

@@ -26,7 +26,7 @@ impl WriteTimeout {
     }
 
     /// Returns the outcome of a write, or an error after the timeout.
-    fn within<T>(&mut self, context: &mut Context<'_>, outcome: Poll<Result<T>>) -> Poll<Result<T>> {
+    fn or_timeout<T>(&mut self, context: &mut Context<'_>, outcome: Poll<Result<T>>) -> Poll<Result<T>> {
         if outcome.is_ready() {
             self.alarm = None;
             return outcome;
@@ -52,7 +52,7 @@ impl AsyncRead for WriteTimeout {
 impl AsyncWrite for WriteTimeout {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.within(context, outcome)
+        self.or_timeout(context, outcome)
     }
 
     fn poll_write_vectored(
@@ -61,7 +61,7 @@ impl AsyncWrite for WriteTimeout {
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.within(context, outcome)
+        self.or_timeout(context, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -63,7 +63,7 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
             quant_offsets[i..i + together].fill((M::QUANT_OFFSET.unwrap_or(0) - raised) as f32);
             for r in 0..X {
                 let x = rows[r].codes.as_ptr().add((start + i) * BLOCK);
-                lanes[r][i / together].write(S::sums_to_singles(S::add_codes(S::splat_sums(0), codes, x)));
+                lanes[r][i / together].write(S::sums_to_f32(S::add_codes(S::splat_sums(0), codes, x)));
             }
         }
         for nothing in count.div_ceil(together)..AT_ONCE / together {

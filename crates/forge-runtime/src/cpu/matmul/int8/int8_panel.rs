@@ -366,7 +366,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
                     if SMALL {
                         products = S::of_small(products, total[i] * quant_offset);
                     }
-                    let mut of_block = S::mul(S::sums_to_singles(products), scales);
+                    let mut of_block = S::mul(S::sums_to_f32(products), scales);
                     if OFFSET {
                         of_block = S::add(of_block, S::mul(S::splat(total[i] as f32), offsets));
                     }

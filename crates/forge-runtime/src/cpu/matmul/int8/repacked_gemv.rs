@@ -221,7 +221,7 @@ impl<M: Matrix> RepackedRows<M> {
                             if small {
                                 products = S::of_small(products, missing_of[r]);
                             }
-                            let mut of_block = S::mul(S::sums_to_singles(products), scales);
+                            let mut of_block = S::mul(S::sums_to_f32(products), scales);
                             if M::SCALING == Scaling::Offset {
                                 let total = S::splat(*rows[r].totals.get_unchecked(block));
                                 of_block = S::add(of_block, S::mul(total, offsets));
