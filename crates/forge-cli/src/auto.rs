@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::terminal;
 use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
-use forge_planner::{Offer, Options, Override, Quant, choose_within_budget};
+use forge_planner::{FormatCandidate, Options, Override, Quant, choose_within_budget};
 use forge_weights::{CheckpointWeights, measure};
 use std::collections::BTreeMap;
 
@@ -66,31 +66,34 @@ pub(crate) fn choose(
     });
 
     let bar = terminal::steps_bar("Measuring", matrices.len() as u64);
-    let mut offers = Vec::new();
+    let mut candidates = Vec::new();
     for packed in &matrices {
         bar.set_message(packed.name.clone());
         let formats =
             if packed.format == stand_in { choices.clone() } else { vec![packed.format; choices.len()] };
         let errors = measure(graph, packed, &source, &formats).map_err(fault)?;
         let numbers = (packed.shape[0] * packed.shape[1]) as f64;
-        let offer = |(format, error): (&Format, Option<f64>)| Offer {
+        let candidate = |(format, error): (&Format, Option<f64>)| FormatCandidate {
             bits: 8 * format.matrix_bytes(packed.shape[0], packed.shape[1]),
             loss: error.filter(|_| format.takes(packed.shape[1])).map(|error| error * error * numbers),
         };
-        offers.push(formats.iter().zip(errors).map(offer).collect::<Vec<_>>());
+        candidates.push(formats.iter().zip(errors).map(candidate).collect::<Vec<_>>());
         bar.inc(1);
     }
     bar.finish_and_clear();
 
     let weights: u64 = matrices.iter().map(|packed| (packed.shape[0] * packed.shape[1]) as u64).sum();
-    let choice = choose_within_budget(&offers, (bits * weights as f64) as u64).ok_or_else(|| {
-        let least: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).min()).sum();
+    let choice = choose_within_budget(&candidates, (bits * weights as f64) as u64).ok_or_else(|| {
+        let least: u64 = candidates
+            .iter()
+            .filter_map(|candidates| candidates.iter().map(|candidate| candidate.bits).min())
+            .sum();
         let least = least as f64 / weights as f64;
         fault(Diagnostic::new("F0506", format!("{bits} bits per weight are too few for this model")).note(
             format!("the minimum of --quant {PREFIX}BITS for this model is {least:.3}, including scales"),
         ))
     })?;
-    let spent: u64 = offers.iter().zip(&choice).map(|(offers, place)| offers[*place].bits).sum();
+    let spent: u64 = candidates.iter().zip(&choice).map(|(candidates, place)| candidates[*place].bits).sum();
     let formats: Vec<Format> = matrices
         .iter()
         .zip(&choice)

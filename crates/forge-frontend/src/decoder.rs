@@ -29,11 +29,11 @@ pub(crate) struct Decoder {
     /// Rows of the embedding and head tensors, if larger than the vocabulary.
     pub(crate) table_rows: usize,
     /// Prefixes of tensor names.
-    pub(crate) place: Place,
+    pub(crate) place: TensorPrefixes,
     /// Prefixes of tensor names in a checkpoint written by an MLX converter.
-    pub(crate) converted: Option<Place>,
+    pub(crate) converted: Option<TensorPrefixes>,
     /// Prefixes of tensor names in a multimodal checkpoint, if the text model's class reads such checkpoints.
-    pub(crate) nested: Option<Place>,
+    pub(crate) nested: Option<TensorPrefixes>,
     /// Whether the checkpoint may contain layers beyond the last that the model does not use.
     pub(crate) ignores_further_layers: bool,
     /// Multiplies embeddings.
@@ -82,7 +82,7 @@ pub(crate) struct Norms {
 
 /// Prefixes of a text model's tensor names.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TensorPrefixes {
     /// Prefix of all tensors but the head.
     pub(crate) scope: &'static str,
     /// Module of the head, if not tied.
@@ -91,15 +91,16 @@ pub(crate) struct Place {
     pub(crate) ignored: &'static [&'static str],
 }
 
-impl Place {
-    /// A text model by itself.
-    pub(crate) const ALONE: Place = Place { scope: "model.", head: "lm_head", ignored: &[] };
+impl TensorPrefixes {
+    /// A text model, not part of a multimodal checkpoint.
+    pub(crate) const STANDARD: TensorPrefixes =
+        TensorPrefixes { scope: "model.", head: "lm_head", ignored: &[] };
 
     /// A text model saved without its head, by the class of the inner model: names lack the prefix `model.`.
-    pub(crate) const BASE: Place = Place { scope: "", ..Place::ALONE };
+    pub(crate) const BASE: TensorPrefixes = TensorPrefixes { scope: "", ..TensorPrefixes::STANDARD };
 
     /// The text model in a multimodal checkpoint written by an MLX converter.
-    pub(crate) const CONVERTED: Place = Place {
+    pub(crate) const CONVERTED: TensorPrefixes = TensorPrefixes {
         scope: "language_model.model.",
         head: "language_model.lm_head",
         ignored: &[
@@ -143,7 +144,7 @@ impl Decoder {
             context,
             layers: config.layers("num_hidden_layers"),
             table_rows: 0,
-            place: Place::ALONE,
+            place: TensorPrefixes::STANDARD,
             converted: None,
             nested: None,
             ignores_further_layers: false,

@@ -3,24 +3,28 @@
 //!
 //! * Experts of a layer are one tensor per projection; `experts` recognizes them by name.
 //! * The text model of a multimodal checkpoint has another name prefix, recognized by its embedding table:
-//!   [`Place`].
+//!   [`TensorPrefixes`].
 //! * Convolution taps are transposed, and gains that were stored minus 1 include the 1. A converter does both
 //!   or neither, so the taps' layout also determines how gains are stored.
 //! * MLA's key and value matrices are recognized by name in `layers::mla`.
 
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
-use crate::decoder::{Decoder, Place};
+use crate::decoder::{Decoder, TensorPrefixes};
 
 impl Decoder {
     /// Adjusts the description to the tensors: name prefixes, head, and layout of convolution taps. Returns
     /// notes for the user.
     pub(crate) fn find(&mut self, tensors: &Tensors) -> Vec<String> {
-        let exists = |place: &Place| tensors.get(&format!("{}embed_tokens.weight", place.scope)).is_some();
+        let exists =
+            |place: &TensorPrefixes| tensors.get(&format!("{}embed_tokens.weight", place.scope)).is_some();
         let converted = self.converted.filter(exists);
         self.place = converted.unwrap_or(self.place);
-        if !exists(&self.place) && self.place.scope == Place::ALONE.scope && exists(&Place::BASE) {
-            self.place.scope = Place::BASE.scope;
+        if !exists(&self.place)
+            && self.place.scope == TensorPrefixes::STANDARD.scope
+            && exists(&TensorPrefixes::BASE)
+        {
+            self.place.scope = TensorPrefixes::BASE.scope;
         }
         if let Some(nested) = self.nested.filter(exists).filter(|_| !exists(&self.place)) {
             self.place = nested;

@@ -29,9 +29,9 @@ pub(crate) struct ParsedKernel<'a> {
     pub(crate) body: &'a [Token<'a>],
 }
 
-/// What stands directly above a declaration.
+/// The comment and the attributes directly above a declaration.
 #[derive(Default)]
-struct Above<'a> {
+struct Annotations<'a> {
     grid: Option<Token<'a>>,
     /// Number of threads, and the line of its attribute.
     threads: Option<(u32, usize)>,
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
     pub(crate) fn parse(tokens: &'a [Token<'a>]) -> Result<Source<'a>> {
         let mut cursor = Cursor::new(tokens);
         let mut source = Source::default();
-        let mut above = Above::default();
+        let mut above = Annotations::default();
         while let Some(token) = cursor.peek() {
             match (token.kind, token.text) {
                 (TokenKind::Grid, _) => {
@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
                 }
                 _ => {
                     cursor.skip_declaration()?;
-                    above = Above::default();
+                    above = Annotations::default();
                 }
             }
         }
@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
         inner.number("a number of threads").map(Some)
     }
 
-    fn kernel(&mut self, above: Above<'a>) -> Result<ParsedKernel<'a>> {
+    fn kernel(&mut self, above: Annotations<'a>) -> Result<ParsedKernel<'a>> {
         let start = above.start.unwrap_or(self.tokens[self.at].offset);
         self.expect("kernel")?;
         self.expect("void")?;

@@ -46,7 +46,7 @@ mod options;
 mod plan;
 mod predict;
 
-pub use crate::formats::budget::{Offer, choose_within_budget};
+pub use crate::formats::budget::{FormatCandidate, choose_within_budget};
 pub use crate::formats::{Override, untie};
 pub use crate::fuse::rules::Fusion;
 pub use crate::layout::tuned::Tuned;

@@ -5,7 +5,7 @@
 use crate::architectures::gemma2;
 use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
-use crate::decoder::{Decoder, Place};
+use crate::decoder::{Decoder, TensorPrefixes};
 use crate::defaults::Defaults;
 use crate::layers::attention::{HeadNorm, rope_config};
 use crate::layers::sliding_window::Windows;
@@ -56,7 +56,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             Value::Null,
             "implementations differ in whether gemma3 caps its logits",
         );
-        model.place = Place {
+        model.place = TensorPrefixes {
             scope: "language_model.model.",
             head: "language_model.lm_head",
             ignored: &["vision_tower.", "multi_modal_projector."],

@@ -11,7 +11,7 @@ use crate::architectures::gemma2;
 use crate::blueprint::{Architecture, Blueprint, Parts};
 use crate::checkpoint::tensors::Tensors;
 use crate::config::section::Section;
-use crate::decoder::{Decoder, Place};
+use crate::decoder::{Decoder, TensorPrefixes};
 use crate::defaults::Defaults;
 use crate::graph::builder::{Builder, Layer};
 use crate::layers::attention::{Attention, HeadNorm, rope_config};
@@ -78,7 +78,7 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
         model.decoder.place.scope = "model.language_model.";
         model.decoder.place.ignored =
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
-        model.decoder.converted = Some(Place::CONVERTED);
+        model.decoder.converted = Some(TensorPrefixes::CONVERTED);
         for config in [config, text] {
             config.allow_only("tie_word_embeddings", true, "gemma4 requires a tied head");
         }

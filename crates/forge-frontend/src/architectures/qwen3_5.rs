@@ -3,7 +3,7 @@
 
 use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
-use crate::decoder::{Decoder, Place};
+use crate::decoder::{Decoder, TensorPrefixes};
 use crate::defaults::Defaults;
 use crate::layers::attention::HeadNorm;
 use crate::layers::delta_net;
@@ -42,8 +42,11 @@ fn read_text(config: &Section<'_>) -> Decoder {
 }
 
 /// Prefixes of the text model's tensor names in a multimodal checkpoint.
-const NESTED: Place =
-    Place { scope: "model.language_model.", ignored: &["model.visual.", "mtp."], ..Place::ALONE };
+const NESTED: TensorPrefixes = TensorPrefixes {
+    scope: "model.language_model.",
+    ignored: &["model.visual.", "mtp."],
+    ..TensorPrefixes::STANDARD
+};
 
 /// A text-only model, which may have multi-token prediction layers. transformers also loads it from a
 /// multimodal checkpoint.
@@ -62,7 +65,7 @@ pub(crate) fn wrap(
 ) -> Box<dyn Blueprint> {
     Box::new(multimodal::read(config, families, read, |_, model| {
         model.place = NESTED;
-        model.converted = Some(Place::CONVERTED);
+        model.converted = Some(TensorPrefixes::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
             let message = "tie_word_embeddings differs between the model and its text model";
             config.report_inconsistency("tie_word_embeddings", message.to_owned());

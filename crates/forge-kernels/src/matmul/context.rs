@@ -4,7 +4,7 @@ use forge_ops::{BLOCK, Gating};
 use serde::Serialize;
 
 use crate::context::{Base, DEFAULT_MEMORY, Weight};
-use crate::norm::context::Applied;
+use crate::norm::context::UnaryText;
 use crate::spec::{LinearKernel, Operand, Rows, STRETCH};
 use forge_ops::{Epilogue, Squares};
 
@@ -89,8 +89,8 @@ impl<'a> LinearContext<'a> {
             ("load4_single", format!(", {}u", spec.op.inputs))
         };
         let group_outputs = group_outputs(spec);
-        let nothing = Applied { before: String::new(), after: String::new() };
-        let Applied { before, after } = spec.op.each.map_or(nothing, Applied::of);
+        let nothing = UnaryText { before: String::new(), after: String::new() };
+        let UnaryText { before, after } = spec.op.each.map_or(nothing, UnaryText::of);
         let add_squares = match spec.op.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,

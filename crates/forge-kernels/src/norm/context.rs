@@ -95,19 +95,19 @@ impl<'a> LayerNormContext<'a> {
 }
 
 /// A unary function as text before and after its argument.
-pub(crate) struct Applied {
+pub(crate) struct UnaryText {
     pub(crate) before: String,
     pub(crate) after: String,
 }
 
-impl Applied {
-    pub(crate) fn of(each: UnaryOp) -> Applied {
+impl UnaryText {
+    pub(crate) fn of(each: UnaryOp) -> UnaryText {
         let (before, after) = match each {
             UnaryOp::Activate(activation) => (format!("{}(", activation.name()), ")".to_owned()),
             UnaryOp::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap))),
             UnaryOp::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned()),
         };
-        Applied { before, after }
+        UnaryText { before, after }
     }
 }
 
@@ -127,7 +127,7 @@ impl<'a> ElementwiseContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
         let (binary, formula) = match spec.function {
             Function::Unary(each) => {
-                let Applied { before, after } = Applied::of(each);
+                let UnaryText { before, after } = UnaryText::of(each);
                 (false, format!("{before}a[place]{after}"))
             }
             Function::Multiply => (true, "a[place] * b[place]".to_owned()),

@@ -2,7 +2,7 @@
 
 use crate::attention::context::distances;
 use crate::context::Base;
-use crate::norm::context::Applied;
+use crate::norm::context::UnaryText;
 use crate::spec::DeltaChunksKernel;
 use forge_ops::{CausalConv, DeltaRule, DeltaStep, GatedRmsNorm, UnaryOp};
 use serde::Serialize;
@@ -20,9 +20,9 @@ pub(crate) struct ConvolveContext<'a> {
 
 impl<'a> ConvolveContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &'a CausalConv) -> ConvolveContext<'a> {
-        let applied = spec.activation.map(|activation| Applied::of(UnaryOp::Activate(activation)));
+        let applied = spec.activation.map(|activation| UnaryText::of(UnaryOp::Activate(activation)));
         let result = match applied {
-            Some(Applied { before, after }) => format!("{before}sum{after}"),
+            Some(UnaryText { before, after }) => format!("{before}sum{after}"),
             None => "sum".to_owned(),
         };
         ConvolveContext { base, spec, result, threads: spec.width.next_multiple_of(32).min(128) }

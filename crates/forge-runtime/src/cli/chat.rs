@@ -122,10 +122,10 @@ impl ChatRepl {
                 continue;
             }
             let _ = editor.add_history_entry(line);
-            let outcome = match Typed::of(line) {
-                Typed::Command("quit" | "exit") => return Ok(is_interactive || all_right),
-                Typed::Command(command) => self.run_command(command),
-                Typed::Message(text) => self.send(text),
+            let outcome = match InputLine::of(line) {
+                InputLine::Command("quit" | "exit") => return Ok(is_interactive || all_right),
+                InputLine::Command(command) => self.run_command(command),
+                InputLine::Message(text) => self.send(text),
             };
             match outcome {
                 // A wrong message does not end the conversation.
@@ -236,20 +236,20 @@ impl ChatRepl {
 
 /// An input line.
 #[derive(Debug, PartialEq)]
-enum Typed<'a> {
+enum InputLine<'a> {
     /// A command, without its slash.
     Command(&'a str),
     /// A user message.
     Message(&'a str),
 }
 
-impl Typed<'_> {
+impl InputLine<'_> {
     /// Parses a line: `/` starts a command, `//` a message that starts with a slash.
-    fn of(line: &str) -> Typed<'_> {
+    fn of(line: &str) -> InputLine<'_> {
         match line.strip_prefix('/') {
-            Some(message) if message.starts_with('/') => Typed::Message(message),
-            Some(command) => Typed::Command(command),
-            None => Typed::Message(line),
+            Some(message) if message.starts_with('/') => InputLine::Message(message),
+            Some(command) => InputLine::Command(command),
+            None => InputLine::Message(line),
         }
     }
 }
@@ -297,12 +297,12 @@ mod tests {
     #[test]
     fn slash_starts_a_command_and_two_a_message() {
         for (line, typed) in [
-            ("/help", Typed::Command("help")),
-            ("/save a b", Typed::Command("save a b")),
-            ("//usr/bin", Typed::Message("/usr/bin")),
-            ("a/b", Typed::Message("a/b")),
+            ("/help", InputLine::Command("help")),
+            ("/save a b", InputLine::Command("save a b")),
+            ("//usr/bin", InputLine::Message("/usr/bin")),
+            ("a/b", InputLine::Message("a/b")),
         ] {
-            assert_eq!(Typed::of(line), typed);
+            assert_eq!(InputLine::of(line), typed);
         }
     }
 }

@@ -231,7 +231,7 @@ pub fn run_kernel_as(
     if let Some(shape) = kernel.strips {
         let apart = match arguments[0] {
             Argument::Stack(_, apart) => apart,
-            _ => RepackedMatrix::ALONE,
+            _ => RepackedMatrix::SINGLE,
         };
         let matrix = RepackedMatrix::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
         device = device.with_copied_weights(&file, vec![matrix]);

@@ -57,12 +57,12 @@ impl Select<'_> {
             .collect();
         let own_gain = linear.own_norm.and_then(|norm| norm.gain);
         let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        let words = Words::of(linear, bias.is_some());
-        let function = self.function(&draft.function_name(&name), &words.general(), &variants);
+        let text = FormulaText::of(linear, bias.is_some());
+        let function = self.function(&draft.function_name(&name), &text.general(), &variants);
         let y_name = self.scratch_name(y);
         let x_name =
             self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));
-        let mut formula = words.formula(&name, &x_name, &y_name);
+        let mut formula = text.formula(&name, &x_name, &y_name);
         let mut arguments =
             vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
         arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
@@ -156,14 +156,14 @@ impl Select<'_> {
 }
 
 /// Text of a projection's formula.
-struct Words<'a> {
+struct FormulaText<'a> {
     linear: &'a Linear,
     bias: bool,
 }
 
-impl<'a> Words<'a> {
-    fn of(linear: &'a Linear, bias: bool) -> Words<'a> {
-        Words { linear, bias }
+impl<'a> FormulaText<'a> {
+    fn of(linear: &'a Linear, bias: bool) -> FormulaText<'a> {
+        FormulaText { linear, bias }
     }
 
     /// The formula over `weight`, `x` and `y`.

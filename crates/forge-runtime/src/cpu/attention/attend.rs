@@ -47,11 +47,11 @@ pub(crate) enum Queries<'a, C> {
     /// Prepared queries, `[row, query head, width]`.
     Ready(&'a [f32]),
     /// Raw heads, `[row, heads, width]`, to be normed and rotated, with keys and values for the cache.
-    Raw { heads: &'a [f32], prologue: &'a Prologue, query_gain: &'a [f32], own: Option<Own<'a, C>> },
+    Raw { heads: &'a [f32], prologue: &'a Prologue, query_gain: &'a [f32], own: Option<KvDestination<'a, C>> },
 }
 
 /// Destination of the rows' own keys and values.
-pub(crate) struct Own<'a, C> {
+pub(crate) struct KvDestination<'a, C> {
     pub(crate) key_gain: &'a [f32],
     pub(crate) cache: [Output<'a, C>; 2],
 }
@@ -119,7 +119,7 @@ impl<'a, C: KvElement> Heads<'a, C> {
                     let heads = call.input::<f32>("qkv", count);
                     let cache = ["keys", "values"].map(|part| call.output::<C>(part, cached));
                     let (keys, values) = (cache[0].start(), cache[1].start());
-                    let own = Some(Own { key_gain: gain("key_gain"), cache });
+                    let own = Some(KvDestination { key_gain: gain("key_gain"), cache });
                     (Queries::Raw { heads, prologue, query_gain, own }, keys, values)
                 }
             }

@@ -4,7 +4,7 @@
 //! step of cached positions. `finish` divides sums by totals and applies gates. The rows of one slot share the
 //! positions of a step that any of them attends to.
 
-use crate::cpu::attention::attend::{Own, Queries};
+use crate::cpu::attention::attend::{KvDestination, Queries};
 use crate::cpu::attention::kv_append::{KvExtent, store};
 use crate::cpu::attention::kv_format::KvElement;
 use crate::cpu::attention::kv_tile::KvTile;
@@ -208,7 +208,7 @@ impl<'s> AttentionTile<'s> {
                         let from = from(head * group + member);
                         prepare::<S>(from, with(*query_gain), rope, cos_sin, &mut to[..width]);
                     }
-                    if let Some(Own { key_gain, cache: [keys, values] }) = own {
+                    if let Some(KvDestination { key_gain, cache: [keys, values] }) = own {
                         let place = of.place(row, head, position);
                         prepare::<S>(from(first_key + head), with(*key_gain), rope, cos_sin, made);
                         store(*keys, place, made);

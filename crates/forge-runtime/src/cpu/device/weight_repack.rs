@@ -322,7 +322,7 @@ mod tests {
                 let (offset, bytes) = (starts[tensor], sizes[tensor]);
                 Binding { buffer: Buffer::Weights, offset, bytes, written: false }
             };
-            RepackedMatrix::new(SHAPE, &plane(codes), &plane(scales), RepackedMatrix::ALONE)
+            RepackedMatrix::new(SHAPE, &plane(codes), &plane(scales), RepackedMatrix::SINGLE)
                 .expect("whole strips")
         };
         let (tensors, length) = (&starts[..sizes.len()], starts[sizes.len()]);

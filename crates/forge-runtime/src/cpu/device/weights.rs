@@ -16,14 +16,14 @@ use std::time::Duration;
 /// The weights of a device.
 pub(crate) struct Weights {
     file: Arc<Mmap>,
-    copy: Copy,
+    copy: WeightCopy,
     /// Sorted offsets of the planes that are repacked in the copy.
     strips: Vec<usize>,
     /// Sorted ranges that are not copied: experts that are streamed or read from the mapped file.
     left_out: Vec<Range<usize>>,
 }
 
-enum Copy {
+enum WeightCopy {
     Nothing,
     InProgress(RepackInProgress),
     Whole(Mmap),
@@ -31,7 +31,7 @@ enum Copy {
 
 /// Address of a range of the weights.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct WeightAddress {
     pub(crate) start: *const u8,
     /// Whether the range belongs to a repacked matrix.
     pub(crate) strips: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Place {
 impl Weights {
     /// The weights in the mapped file, without a copy.
     pub(crate) fn new(file: &WeightFile) -> Weights {
-        Weights { file: file.map(), copy: Copy::Nothing, strips: Vec::new(), left_out: Vec::new() }
+        Weights { file: file.map(), copy: WeightCopy::Nothing, strips: Vec::new(), left_out: Vec::new() }
     }
 
     /// Starts to copy the file without the ranges `left_out`. `matrices` are repacked.
@@ -54,42 +54,42 @@ impl Weights {
         self.strips.sort_unstable();
         if let Some(repack) = RepackInProgress::new(file.bytes(), &file.tensor_offsets(), &left_out, matrices)
         {
-            self.copy = Copy::InProgress(repack);
+            self.copy = WeightCopy::InProgress(repack);
         }
         self.left_out = left_out;
     }
 
     /// Continues the copy for about `within`. Returns the copied and total bytes while work remains.
     pub(crate) fn go_on(&mut self, pool: &mut Pool, within: Duration) -> Result<Option<[usize; 2]>, String> {
-        let Copy::InProgress(repack) = &mut self.copy else { return Ok(None) };
+        let WeightCopy::InProgress(repack) = &mut self.copy else { return Ok(None) };
         repack.go_on(&self.file, pool, within)?;
         let [done, all] = repack.bytes();
         if done < all {
             return Ok(Some([done, all]));
         }
-        if let Copy::InProgress(repack) = std::mem::replace(&mut self.copy, Copy::Nothing) {
+        if let WeightCopy::InProgress(repack) = std::mem::replace(&mut self.copy, WeightCopy::Nothing) {
             let copied = repack
                 .written()
                 .map_err(|error| format!("cannot make the weight copy read-only: {error}"))?;
-            self.copy = Copy::Whole(copied);
+            self.copy = WeightCopy::Whole(copied);
         }
         Ok(None)
     }
 
     /// Current address of a range; none if it exceeds the file.
-    pub(crate) fn place(&self, bytes: Range<usize>) -> Option<Place> {
+    pub(crate) fn place(&self, bytes: Range<usize>) -> Option<WeightAddress> {
         if bytes.start > bytes.end || bytes.end > self.file.len() {
             return None;
         }
         let copy = match &self.copy {
             _ if self.is_left_out(bytes.start) => None,
-            Copy::Nothing => None,
-            Copy::InProgress(repack) => (bytes.end <= repack.end()).then(|| repack.start()),
-            Copy::Whole(copied) => Some(copied.as_ptr()),
+            WeightCopy::Nothing => None,
+            WeightCopy::InProgress(repack) => (bytes.end <= repack.end()).then(|| repack.start()),
+            WeightCopy::Whole(copied) => Some(copied.as_ptr()),
         };
         let strips = copy.is_some() && self.strips.binary_search(&bytes.start).is_ok();
         let start = copy.unwrap_or(self.file.as_ptr()).wrapping_add(bytes.start);
-        Some(Place { start, strips })
+        Some(WeightAddress { start, strips })
     }
 
     fn is_left_out(&self, at: usize) -> bool {
@@ -100,8 +100,8 @@ impl Weights {
     /// All weights in their current layout, if all are in memory.
     pub(crate) fn all(&self) -> Option<&[u8]> {
         let all = match &self.copy {
-            Copy::Whole(copied) => copied,
-            Copy::Nothing | Copy::InProgress(_) => &self.file,
+            WeightCopy::Whole(copied) => copied,
+            WeightCopy::Nothing | WeightCopy::InProgress(_) => &self.file,
         };
         self.left_out.is_empty().then_some(&all[..])
     }

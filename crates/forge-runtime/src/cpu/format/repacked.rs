@@ -87,7 +87,7 @@ impl Pass for RepackSurvey<'_> {
                 let has = |stacks: &&ExpertWeights| stacks.planes().any(|plane| plane.offset == codes.offset);
                 let stacks = self.experts.iter().find(has);
                 let apart =
-                    stacks.map_or(RepackedMatrix::ALONE, |stacks| [stacks.experts, stacks.record_bytes()]);
+                    stacks.map_or(RepackedMatrix::SINGLE, |stacks| [stacks.experts, stacks.record_bytes()]);
                 RepackedMatrix::new(shape, codes, scales, apart)
             }
             _ => None,
@@ -114,7 +114,7 @@ impl Pass for RepackSurvey<'_> {
 
 impl RepackedMatrix {
     /// A single matrix: one, at no stride.
-    pub const ALONE: [usize; 2] = [1, 0];
+    pub const SINGLE: [usize; 2] = [1, 0];
 
     /// Describes one matrix of `rows` rows and `columns` stored columns, or `matrices` of them at a stride of
     /// `record` bytes. None if its rows are not whole strips or its format cannot be repacked.

@@ -23,16 +23,16 @@ pub fn per_head_linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &PerHeadLi
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &PerHeadLinear) {
-    call.level().run(Of::<M> { call, shape, format: PhantomData });
+    call.level().run(PerHeadTask::<M> { call, shape, format: PhantomData });
 }
 
-struct Of<'a, M> {
+struct PerHeadTask<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: &'a PerHeadLinear,
     format: PhantomData<M>,
 }
 
-impl<M: Matrix> Task for Of<'_, M> {
+impl<M: Matrix> Task for PerHeadTask<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let PerHeadLinear { heads, rows: of_matrix, columns, transposed, pitch, .. } = *self.shape;

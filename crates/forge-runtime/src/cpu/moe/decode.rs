@@ -33,11 +33,11 @@ pub fn experts_sum<F: WeightFormat>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
 }
 
 pub(crate) fn inner<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsInner) {
-    call.level().run(Of::<M> { call, shape: Shape::Inner(shape), format: PhantomData });
+    call.level().run(ExpertsTask::<M> { call, shape: Shape::Inner(shape), format: PhantomData });
 }
 
 pub(crate) fn sum<M: Matrix>(call: &KernelArgs<'_>, shape: &ExpertsSum) {
-    call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
+    call.level().run(ExpertsTask::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
 }
 
 /// Maximum number of repacked outputs per claim, if partitions are no larger; see
@@ -85,7 +85,7 @@ impl<'a> Pairs<'a> {
 }
 
 /// Either of the two kernels. They differ in the unit of work and in the use of the products.
-struct Of<'a, M> {
+struct ExpertsTask<'a, M> {
     call: &'a KernelArgs<'a>,
     shape: Shape<'a>,
     format: PhantomData<M>,
@@ -99,10 +99,10 @@ enum Shape<'a> {
     Sum(&'a ExpertsSum),
 }
 
-impl<M: Matrix> Task for Of<'_, M> {
+impl<M: Matrix> Task for ExpertsTask<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Of { call, shape, .. } = self;
+        let ExpertsTask { call, shape, .. } = self;
         let rows = call.scalar(0);
         let (format, experts, chosen, outputs, inputs, record) = match shape {
             Shape::Inner(of) => (of.format, of.experts, of.chosen, of.outputs, of.inputs, of.record),
