@@ -171,7 +171,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
-                Function::Unary(each) => limits.each(each),
+                Function::Unary(unary) => limits.unary(unary),
                 Function::Multiply | Function::ScaleRows | Function::ScaleBy | Function::Add => Ok(()),
             }
         }
@@ -398,8 +398,8 @@ impl Limits<'_> {
         softcap.map_or(Ok(()), |cap| self.cap(cap))
     }
 
-    pub(crate) fn each(&self, each: UnaryOp) -> Result<(), KernelError> {
-        match each {
+    pub(crate) fn unary(&self, unary: UnaryOp) -> Result<(), KernelError> {
+        match unary {
             UnaryOp::Activate(_) => Ok(()),
             UnaryOp::Softcap(cap) => self.cap(cap),
             UnaryOp::Scale(factor) => self.finite("the factor", factor),

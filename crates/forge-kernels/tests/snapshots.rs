@@ -129,7 +129,7 @@ fn projections_of_one_row() {
     snapshot(
         "input_gate_one",
         Spec::Linear(input_gate.with_op(|op| Linear {
-            each: Some(UnaryOp::Activate(Activation::GeluTanh)),
+            unary: Some(UnaryOp::Activate(Activation::GeluTanh)),
             bias: true,
             ..op
         })),
@@ -138,7 +138,7 @@ fn projections_of_one_row() {
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
     snapshot(
         "head_one",
-        Spec::Linear(head.with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(30.0)), ..op })),
+        Spec::Linear(head.with_op(|op| Linear { norm, unary: Some(UnaryOp::Softcap(30.0)), ..op })),
     );
 }
 
@@ -158,7 +158,7 @@ fn projections_of_more_rows() {
     let odd = linear(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot(
         "output_many",
-        with_f16_operand(odd.with_op(|op| Linear { bias: true, each: Some(UnaryOp::Scale(0.22)), ..op })),
+        with_f16_operand(odd.with_op(|op| Linear { bias: true, unary: Some(UnaryOp::Scale(0.22)), ..op })),
     );
 }
 

@@ -81,7 +81,7 @@ pub struct Linear {
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
     /// Unary function of v, before the epilogue.
-    pub each: Option<UnaryOp>,
+    pub unary: Option<UnaryOp>,
     /// Epilogue.
     pub epilogue: Epilogue,
     /// Whether the result selects experts. Its order matters, so the CPU does not quantize x.

@@ -115,7 +115,7 @@ macro_rules! linear {
                         norm: None,
                         own_norm: None,
                         bias: false,
-                        each: None,
+                        unary: None,
                         epilogue: $epilogue,
                         chooses: false,
                     },

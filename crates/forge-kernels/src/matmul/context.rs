@@ -90,7 +90,7 @@ impl<'a> LinearContext<'a> {
         };
         let group_outputs = group_outputs(spec);
         let nothing = UnaryText { before: String::new(), after: String::new() };
-        let UnaryText { before, after } = spec.op.each.map_or(nothing, UnaryText::of);
+        let UnaryText { before, after } = spec.op.unary.map_or(nothing, UnaryText::of);
         let add_squares = match spec.op.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,

@@ -12,7 +12,7 @@ impl Limits<'_> {
         self.positive("the number of outputs", linear.op.outputs)?;
         self.positive("the number of inputs", linear.op.inputs)?;
         self.indexable("the number of outputs", linear.op.outputs, linear.op.inputs, linear.op.format)?;
-        linear.op.each.map_or(Ok(()), |each| self.each(each))?;
+        linear.op.unary.map_or(Ok(()), |unary| self.unary(unary))?;
         if matches!(linear.op.epilogue, Epilogue::Gate(_)) {
             self.holds(
                 "the number of outputs",

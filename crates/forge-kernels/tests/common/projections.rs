@@ -23,7 +23,7 @@ pub(crate) fn linear(
             norm: None,
             own_norm: None,
             bias: false,
-            each: None,
+            unary: None,
             epilogue,
             chooses: false,
         },
@@ -48,13 +48,13 @@ pub(crate) fn projections() -> Vec<Spec> {
                         linear(rows, format, outputs, inputs, epilogue).with_op(|op| Linear { bias, ..op });
                     specs.push(Spec::Linear(plain));
                     let knobs = Knobs { simdgroups: 4, split: 2, ..plain.layout.knobs };
-                    let each = bias.then_some(if inputs == 56 {
+                    let unary = bias.then_some(if inputs == 56 {
                         UnaryOp::Softcap(30.0)
                     } else {
                         UnaryOp::Scale(0.22)
                     });
                     specs.push(Spec::Linear(
-                        plain.with_op(|op| Linear { each, ..op }).with_layout(|layout| LinearLayout {
+                        plain.with_op(|op| Linear { unary, ..op }).with_layout(|layout| LinearLayout {
                             knobs,
                             operand: Operand::F16,
                             ..layout
@@ -119,7 +119,7 @@ fn deferred() -> Vec<Spec> {
                     Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.layout.knobs };
                 plain.op.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
                 plain.op.bias = turn % 2 == 1;
-                plain.op.each = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
+                plain.op.unary = (turn % 5 == 0).then_some(UnaryOp::Softcap(30.0));
                 // Every second one with a deferred norm computes the norm itself instead.
                 if plain.op.norm.is_some() && turn % 2 == 0 {
                     plain.op.norm = None;

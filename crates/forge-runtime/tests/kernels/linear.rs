@@ -34,7 +34,7 @@ fn linear_is_a_matrix_product() {
                 (Epilogue::Add, rows % 2 == 0),
                 (Epilogue::Gate(Gating::Plain(Activation::Silu)), rows % 2 == 1),
             ] {
-                let each = match outputs {
+                let unary = match outputs {
                     50 => Some(UnaryOp::Softcap(0.75)),
                     22 => Some(UnaryOp::Scale(-0.22)),
                     26 => Some(UnaryOp::Activate(Activation::Silu)),
@@ -47,7 +47,7 @@ fn linear_is_a_matrix_product() {
                     norm: None,
                     own_norm: None,
                     bias: with_bias,
-                    each,
+                    unary,
                     epilogue,
                     chooses: false,
                 };
@@ -63,7 +63,7 @@ fn linear_is_a_matrix_product() {
                         sum += term;
                         size += term.abs() + cancelled(format, x[row * inputs + column]);
                     }
-                    match each.map(|each| (each, sum)) {
+                    match unary.map(|unary| (unary, sum)) {
                         Some((UnaryOp::Softcap(cap), sum)) => {
                             (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap))
                         }

@@ -92,8 +92,8 @@ pub(crate) fn planes(format: Format, weight: &'static str) -> Vec<&'static str> 
 
 /// A projection with this epilogue and no other fusion.
 pub(crate) fn plain(format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> ops::Linear {
-    let (norm, own_norm, each) = (None, None, None);
-    ops::Linear { format, outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
+    let (norm, own_norm, unary) = (None, None, None);
+    ops::Linear { format, outputs, inputs, norm, own_norm, bias: false, unary, epilogue, chooses: false }
 }
 
 pub(crate) fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {

@@ -8,9 +8,9 @@ use forge_ops::{Activation, ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format
 pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
     let bias = outputs == 50;
-    let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
+    let (norm, own_norm, unary, operand) = (None, None, None, Operand::F32);
     let spec = Spec::Linear(Kernel {
-        op: Linear { format, outputs, inputs, norm, own_norm, bias, each, epilogue, chooses: false },
+        op: Linear { format, outputs, inputs, norm, own_norm, bias, unary, epilogue, chooses: false },
         layout: LinearLayout { rows, operand, knobs },
     });
     Case { spec, launches: rows_for(rows) }

@@ -77,7 +77,7 @@ fn products(
                 sum += f64::from(bias[output]);
                 size += f64::from(bias[output]).abs();
             }
-            match it.op.each {
+            match it.op.unary {
                 None => {}
                 Some(UnaryOp::Softcap(cap)) => {
                     let cap = f64::from(cap);

@@ -37,7 +37,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
             norm: None,
             own_norm: None,
             bias: false,
-            each: None,
+            unary: None,
             epilogue,
             chooses: false,
         },
@@ -79,7 +79,7 @@ fn gemv_matches_the_reference() {
                 .with_op(|op| Linear { norm: norm(30), bias: true, ..op })
                 .with_knobs(knobs(2, 4, 2, 1)),
             one(26, 64, GATE)
-                .with_op(|op| Linear { norm: norm(52), each: Some(UnaryOp::Softcap(0.5)), ..op })
+                .with_op(|op| Linear { norm: norm(52), unary: Some(UnaryOp::Softcap(0.5)), ..op })
                 .with_knobs(knobs(4, 2, 1, 1)),
             one(22, 96, squares(11, true)).with_knobs(knobs(2, 4, 1, 1)),
             one(64, 40, squares(2, true)).with_knobs(knobs(4, 8, 1, 1)),
@@ -87,21 +87,21 @@ fn gemv_matches_the_reference() {
                 .with_op(|op| Linear { bias: true, ..op })
                 .with_knobs(knobs(4, 4, 2, 2)),
             one(150, 32, Epilogue::Best { candidates: 1 << 16 })
-                .with_op(|op| Linear { norm: norm(200), each: Some(UnaryOp::Softcap(3.0)), ..op })
+                .with_op(|op| Linear { norm: norm(200), unary: Some(UnaryOp::Softcap(3.0)), ..op })
                 .with_knobs(knobs(8, 4, 1, 1)),
             one(5, 50, Epilogue::Add).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(1, 2, 1, 1)),
             one(6, 50, Epilogue::Add)
-                .with_op(|op| Linear { each: scale, bias: true, ..op })
+                .with_op(|op| Linear { unary: scale, bias: true, ..op })
                 .with_knobs(knobs(2, 2, 1, 1)),
             one(22, 96, squares(11, true))
-                .with_op(|op| Linear { norm: norm(8), each: scale, ..op })
+                .with_op(|op| Linear { norm: norm(8), unary: scale, ..op })
                 .with_knobs(knobs(2, 4, 1, 1)),
             one(7, 50, Epilogue::Store)
-                .with_op(|op| Linear { each: gelu, bias: true, ..op })
+                .with_op(|op| Linear { unary: gelu, bias: true, ..op })
                 .with_knobs(knobs(2, 2, 1, 1)),
             one(6, 33, Epilogue::Gate(Gating::Plain(Activation::GeluTanh))).with_knobs(knobs(2, 2, 1, 1)),
             one(7, 50, Epilogue::Multiply { of: 12 })
-                .with_op(|op| Linear { each: scale, bias: true, ..op })
+                .with_op(|op| Linear { unary: scale, bias: true, ..op })
                 .with_knobs(knobs(2, 2, 1, 1)),
             one(22, 96, Epilogue::Multiply { of: 40 })
                 .with_op(|op| Linear { norm: norm(8), bias: true, ..op })
@@ -135,7 +135,7 @@ fn gemv_with_quantized_activations_matches_the_reference() {
                 .with_op(|op| Linear { bias: true, ..op })
                 .with_knobs(codes(16, 4, 2, 2)),
             one(150, 512, Epilogue::Best { candidates: 1 << 16 })
-                .with_op(|op| Linear { norm, each: Some(UnaryOp::Softcap(3.0)), ..op })
+                .with_op(|op| Linear { norm, unary: Some(UnaryOp::Softcap(3.0)), ..op })
                 .with_knobs(codes(16, 8, 4, 1)),
             one(33, 256, Epilogue::Multiply { of: 60 }).with_knobs(codes(32, 1, 1, 1)),
             one(18, 272, Epilogue::Store)
@@ -156,11 +156,11 @@ fn small_batch_matmul_matches_the_reference() {
             few(18, 70, Epilogue::Store)
                 .with_op(|op| Linear { bias: true, ..op })
                 .with_knobs(knobs(8, 2, 1, 1)),
-            few(22, 96, GATE).with_op(|op| Linear { each: Some(UnaryOp::Softcap(0.5)), ..op }).with_layout(
+            few(22, 96, GATE).with_op(|op| Linear { unary: Some(UnaryOp::Softcap(0.5)), ..op }).with_layout(
                 |layout| LinearLayout { knobs: knobs(16, 2, 2, 1), operand: Operand::Ranged, ..layout },
             ),
             few(13, 130, Epilogue::Add)
-                .with_op(|op| Linear { each: Some(UnaryOp::Scale(0.22)), ..op })
+                .with_op(|op| Linear { unary: Some(UnaryOp::Scale(0.22)), ..op })
                 .with_knobs(knobs(8, 4, 2, 1)),
             few(8, 640, Epilogue::Store).with_knobs(knobs(8, 2, 2, 1)),
         ]);
@@ -178,7 +178,7 @@ fn gemm_matches_the_reference() {
         let halves = Operand::F16;
         all.extend([
             many(18, 70, Epilogue::Store)
-                .with_op(|op| Linear { bias: true, each: Some(UnaryOp::Softcap(2.0)), ..op })
+                .with_op(|op| Linear { bias: true, unary: Some(UnaryOp::Softcap(2.0)), ..op })
                 .with_knobs(knobs(16, 32, 1)),
             many(70, 33, Epilogue::Add).with_layout(|layout| LinearLayout {
                 knobs: knobs(32, 64, 2),

@@ -18,7 +18,7 @@ pub(crate) struct Linear {
     /// Norm of the input, if this projection computes all of it.
     pub(crate) own_norm: Option<InlineNorm>,
     /// Unary function of each result, before the epilogue.
-    pub(crate) each: Option<UnaryOp>,
+    pub(crate) unary: Option<UnaryOp>,
     /// Epilogue.
     pub(crate) ending: Epilogue,
 }
@@ -58,7 +58,7 @@ impl Linear {
             folded: None,
             norm: None,
             own_norm: None,
-            each: None,
+            unary: None,
             ending: Epilogue::Store,
         }
     }

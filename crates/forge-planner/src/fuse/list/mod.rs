@@ -320,7 +320,7 @@ impl Fused {
     ) -> Option<(usize, (ParamId, Option<ParamId>))> {
         let place = self.definition(value).filter(|_| self.uses(value) == uses)?;
         match &self.operations[place].kind {
-            Kind::Linear(Linear { parts, each: None, ending: Epilogue::Store, .. }) => match parts[..] {
+            Kind::Linear(Linear { parts, unary: None, ending: Epilogue::Store, .. }) => match parts[..] {
                 [part] => Some((place, part)),
                 _ => None,
             },

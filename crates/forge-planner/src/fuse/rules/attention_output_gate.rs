@@ -67,8 +67,8 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let (queries, opened) = (plain(list, merged)?, plain(list, gates)?);
     let (first, gate) = (queries.parts[0], opened.parts[0]);
     let fits = prepared.kv_source == KvSource::KeysAndValues
-        && queries.each.is_none()
-        && opened.each == Some(UnaryOp::Activate(Activation::Sigmoid))
+        && queries.unary.is_none()
+        && opened.unary == Some(UnaryOp::Activate(Activation::Sigmoid))
         && opened.parts.len() == 1
         && list.operations[merged].inputs == list.operations[gates].inputs
         && list.format(first.0) == list.format(gate.0)

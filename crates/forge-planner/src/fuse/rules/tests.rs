@@ -349,7 +349,7 @@ fn what(kind: &Kind) -> String {
                 text += " / own rms";
                 text += &norm.gain.map_or_else(String::new, |gain| format!(" {}", gain.0));
             }
-            text += &linear.each.map_or_else(String::new, |each| format!(" {}", name(each)));
+            text += &linear.unary.map_or_else(String::new, |each| format!(" {}", name(each)));
             text += &match &linear.ending {
                 Epilogue::Store => String::new(),
                 Epilogue::Add => " add".to_owned(),

@@ -16,7 +16,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
     operation.output = function.output;
     operation.name = function.name;
     if let Kind::Linear(linear) = &mut operation.kind {
-        linear.each = Some(each);
+        linear.unary = Some(each);
     }
     true
 }

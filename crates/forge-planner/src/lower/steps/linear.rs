@@ -146,7 +146,7 @@ impl Select<'_> {
                     epsilon,
                 }),
                 bias,
-                each: linear.each,
+                unary: linear.unary,
                 epilogue,
                 chooses,
             },
@@ -210,7 +210,7 @@ impl<'a> FormulaText<'a> {
         };
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
-        match self.linear.each {
+        match self.linear.unary {
             None => sum,
             Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
             Some(each) => unary_text(each, &sum),

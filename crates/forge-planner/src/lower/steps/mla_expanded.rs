@@ -162,7 +162,7 @@ impl Select<'_> {
                 norm: None,
                 own_norm: None,
                 bias: false,
-                each: None,
+                unary: None,
                 epilogue: forge_ops::Epilogue::Store,
                 chooses: false,
             },

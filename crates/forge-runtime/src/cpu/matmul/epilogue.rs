@@ -53,7 +53,7 @@ pub(crate) struct EpilogueContext<'a> {
     /// Factor of the norm.
     pub(crate) factor: Option<f32>,
     bias: &'a [f32],
-    pub(crate) each: Option<UnaryOp>,
+    pub(crate) unary: Option<UnaryOp>,
     /// Factors of the results, if any.
     pub(crate) factors: &'a [f32],
     pub(crate) y: Output<'a, f32>,
@@ -89,7 +89,7 @@ impl PartialResults {
 impl<'a> EpilogueContext<'a> {
     #[inline(always)]
     pub(crate) fn new<S: Simd>(call: &'a KernelArgs<'a>, shape: &Linear, rows: usize) -> EpilogueContext<'a> {
-        let Linear { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
+        let Linear { outputs, inputs, norm, own_norm, bias, unary, epilogue, .. } = *shape;
         let width = outputs / epilogue.results_per_output();
         EpilogueContext {
             level: call.level(),
@@ -99,7 +99,7 @@ impl<'a> EpilogueContext<'a> {
                 None => norm.map(|norm| deferred_norm_factor::<S>(norm, call, inputs)),
             },
             bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
-            each,
+            unary,
             factors: match epilogue {
                 Epilogue::Multiply { of } => &call.input::<f32>("factors", of)[call.scalar(1)..][..outputs],
                 _ => &[],

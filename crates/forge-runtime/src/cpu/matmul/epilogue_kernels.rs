@@ -69,9 +69,9 @@ impl Task for RowEpilogue<'_> {
         for (value, bias) in values.iter_mut().zip(bias) {
             *value += bias;
         }
-        if let Some(each) = finish.each {
+        if let Some(unary) = finish.unary {
             // SAFETY: the contract of the caller of `run`.
-            unsafe { each.apply::<S>(values) };
+            unsafe { unary.apply::<S>(values) };
         }
         let count = values.len() / finish.epilogue.results_per_output();
         let start = row * finish.width + first / finish.epilogue.results_per_output();

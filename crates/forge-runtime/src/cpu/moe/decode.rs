@@ -148,7 +148,7 @@ impl<M: Matrix> Task for ExpertsTask<'_, M> {
             norm,
             own_norm: None,
             bias: false,
-            each: None,
+            unary: None,
             epilogue,
             chooses,
         };

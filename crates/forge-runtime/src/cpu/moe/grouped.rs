@@ -160,7 +160,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             norm: None,
             own_norm: None,
             bias: false,
-            each: None,
+            unary: None,
             epilogue,
             chooses: false,
         };
