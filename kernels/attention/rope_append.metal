@@ -58,9 +58,9 @@ struct {{ args }} {
 };
 
 {% if by_head %}
-// grid: ceil({{ made }} / {{ simdgroups }}), rows
+// grid: ceil({{ row_heads }} / {{ simdgroups }}), rows
 {% else %}
-// grid: ceil({{ made_pairs }} / {{ threads }}), rows
+// grid: ceil({{ row_pairs }} / {{ threads }}), rows
 {% endif %}
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
@@ -204,8 +204,8 @@ kernel void {{ name }}(
 }
 {% else %}
     const uint pair = group.x * {{ threads }}u + thread_id;
-{% if made_pairs % threads != 0 %}
-    if (pair >= {{ made_pairs }}u) {
+{% if row_pairs % threads != 0 %}
+    if (pair >= {{ row_pairs }}u) {
         return;
     }
 {% endif %}

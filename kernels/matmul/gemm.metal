@@ -1,7 +1,7 @@
 {% set element = "half" if operand == "f16" else "float" %}
 {% set vector = element ~ "4" %}
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
-{% set x_block = "(start + quartet)" if clamped else "block" %}
+{% set x_block = "(start + k_split)" if clamped else "block" %}
 {% set of_planes = "weight" %}
 {# Bias and unary function of a sum, before the epilogue. #}
 {% macro finished(sum, output) %}
@@ -29,11 +29,11 @@ for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
 {% macro results() %}
 {% if split > 1 %}
 {% set first_part = " && own_row == begin" if parts > 1 else "" %}
-if (quartet == 1u{{ first_part }}) {
+if (k_split == 1u{{ first_part }}) {
     {{ store(false)|indent(4) }}
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
-if (quartet == 0u{{ first_part }}) {
+if (k_split == 0u{{ first_part }}) {
     {{ store(true)|indent(4) }}
 }
 {% elif parts > 1 %}
@@ -98,10 +98,10 @@ kernel void {{ name }}(
     // The row stride of {{ pitch }} elements avoids bank conflicts. The results replace the tile at the end.
     threadgroup float memory[{{ memory_floats }}];
 {% if split > 1 %}
-    const uint quartet = simdgroup_id / 4u;
+    const uint k_split = simdgroup_id / 4u;
     const uint quarter = simdgroup_id % 4u;
     const uint own_thread = thread_id % 128u;
-    threadgroup {{ element }}* tile_weights = {{ staged }} + quartet * {{ (tile_rows + tile_outputs) * pitch }}u;
+    threadgroup {{ element }}* tile_weights = {{ staged }} + k_split * {{ (tile_rows + tile_outputs) * pitch }}u;
 {% else %}
     const uint quarter = simdgroup_id;
     const uint own_thread = thread_id;
@@ -126,9 +126,9 @@ kernel void {{ name }}(
     for (uint start = 0u; start < {{ blocks }}u; start += {{ split }}u) {
 {% if clamped %}
         // Past the last 32 columns x is 0, and W repeats the last block.
-        const uint block = min(start + quartet, {{ blocks - 1 }}u);
+        const uint block = min(start + k_split, {{ blocks - 1 }}u);
 {% else %}
-        const uint block = start + quartet;
+        const uint block = start + k_split;
 {% endif %}
 {% else %}
     for (uint block = 0u; block < {{ blocks }}u; block++) {

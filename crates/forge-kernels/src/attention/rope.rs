@@ -174,9 +174,9 @@ pub(crate) struct RopeAppendContext<'a> {
     kv_layout: KvLayout,
     ring: Option<usize>,
     /// Heads computed per row: queries, keys and values.
-    made: usize,
+    row_heads: usize,
     /// Channel pairs of these heads.
-    made_pairs: usize,
+    row_pairs: usize,
     /// Elements of a row of qkv.
     row_width: usize,
     threads: usize,
@@ -186,11 +186,11 @@ pub(crate) struct RopeAppendContext<'a> {
 
 impl<'a> RopeAppendContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &RopeAppend) -> RopeAppendContext<'a> {
-        let made = spec.query_heads + 2 * spec.key_heads;
+        let row_heads = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
         let by_head = norm || spec.cache == Format::Q8_0;
         // The largest number that divides the heads.
-        let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
+        let simdgroups = [4, 2, 1].into_iter().find(|&each| row_heads.is_multiple_of(each)).unwrap_or(1);
         RopeAppendContext {
             rope: RopeTable::of(base.name, &spec.rope, spec.width),
             base,
@@ -206,8 +206,8 @@ impl<'a> RopeAppendContext<'a> {
             width_float: spec.width as f32,
             kv_layout: KvLayout::of(spec.cache, spec.width),
             ring: spec.ring,
-            made,
-            made_pairs: made * spec.width / 2,
+            row_heads,
+            row_pairs: row_heads * spec.width / 2,
             row_width: spec.kv_source.row_heads(spec.query_heads, spec.key_heads) * spec.width,
             threads: if by_head { 32 * simdgroups } else { 128 },
             simdgroups,
