@@ -193,12 +193,12 @@ pub enum Op {
         conv_state: ParamId,
     },
     /// Gated delta rule. (queries, keys, values, dt, beta) -> for every value head, an update of its
-    /// recurrent state S and scale * Sᵀ q: S becomes exp(-exp(a_log) * ln(1 + exp(dt + dt_bias))) * S, then S +
-    /// k (beta * (v - Sᵀ k))ᵀ.
+    /// recurrent state S and scale * Sᵀ q: S becomes exp(-exp(a_log) * ln(1 + exp(dt + dt_bias))) * S, then S
+    /// + k (beta * (v - Sᵀ k))ᵀ.
     ///
     /// S depends on the slot's rows so far and is 0 before the first. Queries and keys are first divided by
-    /// sqrt(sum of their head's squares + epsilon). Value head h uses element h of dt, beta, a_log and dt_bias,
-    /// and query and key head h / (value heads / key heads).
+    /// sqrt(sum of their head's squares + epsilon). Value head h uses element h of dt, beta, a_log and
+    /// dt_bias, and query and key head h / (value heads / key heads).
     DeltaRule {
         /// `[value heads]`: `A_log`.
         a_log: ParamId,

@@ -5,11 +5,12 @@ use serde::Serialize;
 
 /// Causal depthwise convolution.
 ///
-/// Scalars: rows. Buffers: x, taps, slots, positions, conv_state, y. Grid: all channels in groups of 128 threads.
+/// Scalars: rows. Buffers: x, taps, slots, positions, conv_state, y. Grid: all channels in groups of 128
+/// threads.
 ///
 /// x is the first channels of wider rows. `taps` is `[channel, tap]`; the last tap is for the current row.
-/// `conv_state`, the conv state, is a ring, `[slot, taps, channel]`: the value at position p is stored at p % taps.
-/// Values before position 0 are zeros, whatever the ring contains.
+/// `conv_state` is a ring, `[slot, taps, channel]`: the value at position p is stored at p %
+/// taps. Values before position 0 are zeros, whatever the ring contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CausalConv {
     /// Channels of a row.
@@ -24,16 +25,16 @@ pub struct CausalConv {
 
 /// Gated delta rule: updates the recurrent state and reads it out.
 ///
-/// Scalars: rows. Buffers: query, key, value, dt, beta, a_log, dt_bias, slots, positions, recurrent_state, heads.
-/// Grid: value heads.
+/// Scalars: rows. Buffers: query, key, value, dt, beta, a_log, dt_bias, slots, positions, recurrent_state,
+/// heads. Grid: value heads.
 ///
-/// With gates, buffers: convolved, inputs, a_log, dt_bias, gain, slots, positions, recurrent_state, heads. `convolved` has
-/// the queries, keys and values of a row; `inputs` has their projections, then gates, beta logits
-/// and dt. Beta is the sigmoid of its logit. Heads are normalized, and multiplied by
-/// the gain and by SiLU of the gates.
+/// With gates, buffers: convolved, inputs, a_log, dt_bias, gain, slots, positions, recurrent_state, heads.
+/// `convolved` has the queries, keys and values of a row; `inputs` has their projections, then gates, beta
+/// logits and dt. Beta is the sigmoid of its logit. Heads are normalized, and multiplied by the gain and by
+/// SiLU of the gates.
 ///
-/// `recurrent_state`, the recurrent state, is `[slot, value head, value channel, key channel]`. A row at position 0
-/// reads zeros, whatever it contains.
+/// `recurrent_state` is `[slot, value head, value channel, key channel]`. A row at
+/// position 0 reads zeros, whatever it contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeltaRule {
     /// Number of query heads, and of key heads.
@@ -90,8 +91,8 @@ pub struct GatedRmsNorm {
 
 /// Delta rule of one row, including the convolutions.
 ///
-/// Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state, heads. Grid: value
-/// heads, rows.
+/// Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state,
+/// heads. Grid: value heads, rows.
 ///
 /// All rows belong to different slots. Queries, keys and values of `inputs` are convolved as in
 /// [`CausalConv`], with SiLU.

@@ -5,8 +5,8 @@ use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
 use forge_ops::Format;
 
 impl Knobs {
-    /// Candidate layouts of a linear layer with this many columns. `writes_partials`: the epilogue writes a partial
-    /// result per threadgroup.
+    /// Candidate layouts of a linear layer with this many columns. `writes_partials`: the epilogue writes a
+    /// partial result per threadgroup.
     pub fn tried(rows: Rows, format: Format, inputs: usize, writes_partials: bool) -> Vec<Knobs> {
         match rows {
             Rows::One => {
@@ -23,8 +23,8 @@ impl Knobs {
 }
 
 impl ExpertsKnobs {
-    /// Candidate layouts of an expert kernel. `writes_partials`: the kernel writes a partial result per threadgroup,
-    /// whose outputs one simdgroup writes.
+    /// Candidate layouts of an expert kernel. `writes_partials`: the kernel writes a partial result per
+    /// threadgroup, whose outputs one simdgroup writes.
     pub fn tried(rows: Rows, writes_partials: bool) -> Vec<ExpertsKnobs> {
         if rows == Rows::Many {
             let tile = |tile_outputs| ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs };

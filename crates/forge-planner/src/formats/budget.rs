@@ -13,8 +13,8 @@ pub struct FormatCandidate {
     pub loss: Option<f64>,
 }
 
-/// Index of the chosen candidate for each matrix. All matrices have the same number of candidates, and the n-th candidate
-/// of each has the same format. `None` if no choice fits the budget.
+/// Index of the chosen candidate for each matrix. All matrices have the same number of candidates, and the
+/// n-th candidate of each has the same format. `None` if no choice fits the budget.
 pub fn choose_within_budget(candidates: &[Vec<FormatCandidate>], budget: u64) -> Option<Vec<usize>> {
     let kinds = candidates.iter().map(Vec::len).min().unwrap_or(0);
     let cheapest = |candidates: &Vec<FormatCandidate>| {

@@ -1,8 +1,8 @@
 //! Causal 1D convolution of each channel over its last values, with optional activation. The channels are the
 //! first columns of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, conv_state, y.
 //!
-//! `conv_state` is the conv state, a ring `[slot, taps, channel]`: the row at position p is stored at p % taps.
-//! Values before position 0 are zero.
+//! `conv_state` is a ring `[slot, taps, channel]`: the row at position p is stored at p %
+//! taps. Values before position 0 are zero.
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::elementwise::activation::Vectorized;

@@ -1,8 +1,8 @@
 //! Gated DeltaNet decode step: convolution, recurrent-state update and gated output of one row per slot.
-//! Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state, heads.
+//! Scalars: rows. Buffers: inputs, taps, a_log, dt_bias, gain, slots, positions, conv_state, recurrent_state,
+//! heads.
 //!
-//! Each row has its own slot. A row of `inputs` is queries, keys and values, then gates, beta and dt. `conv_state`
-//! is the conv state, and `recurrent_state` is the recurrent state.
+//! Each row has its own slot. A row of `inputs` is queries, keys and values, then gates, beta and dt.
 
 use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::elementwise::activation::Vectorized;
@@ -117,8 +117,8 @@ impl Ring<'_> {
         }
         for back in 1..self.count.min(self.position + 1) {
             let place = self.place(self.position - back, channel);
-            // SAFETY: in bounds of `conv_state`, which has whole rows per slot. No thread writes rows before the
-            // slot's own.
+            // SAFETY: in bounds of `conv_state`, which has whole rows per slot. No thread writes rows before
+            // the slot's own.
             let before = unsafe { slice::from_raw_parts(self.conv_state.start().add(place), newest.len()) };
             for ((sum, value), tap) in sums.iter_mut().zip(before).zip(taps(back)) {
                 *sum += value * tap;

@@ -1,10 +1,11 @@
 //! Gated delta rule for any number of rows: updates recurrent states with keys and values, and reads them
 //! with queries. Scalars: rows. Buffers: query, key, value, dt, beta, a_log, dt_bias, slots, positions,
-//! recurrent_state, heads. With gates: convolved, inputs, a_log, dt_bias, gain, slots, positions, recurrent_state, heads.
+//! recurrent_state, heads. With gates: convolved, inputs, a_log, dt_bias, gain, slots, positions,
+//! recurrent_state, heads.
 //!
-//! `recurrent_state` is the recurrent state, `[slot, value head, value channel, key channel]`. A row at position 0
-//! starts from zeros, whatever it holds. `convolved` has adjacent queries, keys and values. `inputs` has
-//! their inputs before the convolution, then gates, beta and dt.
+//! `recurrent_state` is `[slot, value head, value channel, key channel]`. A row at
+//! position 0 starts from zeros, whatever it holds. `convolved` has adjacent queries, keys and values.
+//! `inputs` has their inputs before the convolution, then gates, beta and dt.
 //!
 //! Rows are processed one after another, even in prefill. A chunked matrix form would save few operations,
 //! and results would not be batch-invariant.
