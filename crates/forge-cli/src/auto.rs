@@ -51,12 +51,12 @@ pub(crate) fn choose(
     let choices: Vec<Format> = CHOICES.into_iter().filter_map(Format::from_name).collect();
     // Plan with a placeholder format that no override names: weights planned in it are free to choose.
     let is_free = |format: &&Format| !options.overrides.iter().any(|it| it.to() == Quant::To(**format));
-    let stand_in = *choices.iter().find(is_free).ok_or_else(|| {
+    let placeholder = *choices.iter().find(is_free).ok_or_else(|| {
         Error::usage(format!(
             "--quant {PREFIX}{bits}: every candidate format is used by an override; remove one"
         ))
     })?;
-    let planned = Options { quant: Quant::To(stand_in), ..options.clone() };
+    let planned = Options { quant: Quant::To(placeholder), ..options.clone() };
     opened.graph = forge_planner::untie(opened.graph.clone(), &planned).map_err(faults)?;
     let graph = &opened.graph;
     let plan = forge_planner::plan(graph, &planned).map_err(faults)?;
@@ -70,7 +70,7 @@ pub(crate) fn choose(
     for packed in &matrices {
         bar.set_message(packed.name.clone());
         let formats =
-            if packed.format == stand_in { choices.clone() } else { vec![packed.format; choices.len()] };
+            if packed.format == placeholder { choices.clone() } else { vec![packed.format; choices.len()] };
         let errors = measure(graph, packed, &source, &formats).map_err(fault)?;
         let numbers = (packed.shape[0] * packed.shape[1]) as f64;
         let candidate = |(format, error): (&Format, Option<f64>)| FormatCandidate {
@@ -97,19 +97,20 @@ pub(crate) fn choose(
     let formats: Vec<Format> = matrices
         .iter()
         .zip(&choice)
-        .map(|(packed, place)| if packed.format == stand_in { choices[*place] } else { packed.format })
+        .map(|(packed, place)| if packed.format == placeholder { choices[*place] } else { packed.format })
         .collect();
     print_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
     let (spent, largest) = (spent as f64 / weights as f64, choices[0]);
-    let is_largest = |(packed, format): (&&Packed, &Format)| packed.format != stand_in || *format == largest;
+    let is_largest =
+        |(packed, format): (&&Packed, &Format)| packed.format != placeholder || *format == largest;
     if bits > spent && matrices.iter().zip(&formats).all(is_largest) {
         terminal::warning(&format!(
             "--quant {PREFIX}{bits}: the largest candidate is {largest}, {spent:.3} bits per weight for this model; use f16 for 16 bits"
         ));
     }
-    let mut overrides = by_name(graph, &matrices, &formats, stand_in);
+    let mut overrides = by_name(graph, &matrices, &formats, placeholder);
     overrides.extend(options.overrides);
-    Ok(Options { quant: Quant::To(stand_in), overrides, ..options })
+    Ok(Options { quant: Quant::To(placeholder), overrides, ..options })
 }
 
 /// Overrides by exact tensor name, without those of the user.
