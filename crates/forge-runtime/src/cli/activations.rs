@@ -50,10 +50,10 @@ impl Divergence {
         }
     }
 
-    /// The smallest distance that at least this share of the positions does not exceed.
-    fn quantile(&self, share: f64) -> f64 {
-        let place = (share * self.distances.len() as f64).ceil() as usize;
-        self.distances.get(place.max(1) - 1).copied().unwrap_or(f64::INFINITY)
+    /// The quantile of the distances: the smallest that at least this fraction of positions does not exceed.
+    fn quantile(&self, fraction: f64) -> f64 {
+        let rank = (fraction * self.distances.len() as f64).ceil() as usize;
+        self.distances.get(rank.max(1) - 1).copied().unwrap_or(f64::INFINITY)
     }
 
     fn mean_kl(&self) -> f64 {

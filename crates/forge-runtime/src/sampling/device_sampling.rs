@@ -110,11 +110,11 @@ impl TokenWeights {
         }
     }
 
-    /// Top-p: keeps the fewest heaviest tokens that reach this share of the total, in parts of 2^32; 0 keeps
-    /// all.
-    pub fn keep_top_p(&mut self, share: u32) {
-        if share > 0 {
-            let needed = (u128::from(share) * u128::from(self.total())).div_ceil(1 << 32);
+    /// Top-p: keeps the fewest heaviest tokens whose sum reaches this fraction of the total, in units
+    /// of 2^-32; 0 keeps all.
+    pub fn keep_top_p(&mut self, top_p: u32) {
+        if top_p > 0 {
+            let needed = (u128::from(top_p) * u128::from(self.total())).div_ceil(1 << 32);
             self.keep_first(needed as u64, u64::from);
         }
     }

@@ -7,9 +7,9 @@
 //!    once and `frequency_penalty` for each occurrence.
 //! 2. The constraint masks tokens.
 //! 3. `top_k`: the heaviest tokens are kept.
-//! 4. `typical_p`: of these, the tokens whose surprise is nearest to the expected surprise, up to this share
-//!    of the weight.
-//! 5. `top_p`: of these, the fewest heaviest with this share of the weight.
+//! 4. `typical_p`: of these, the tokens whose surprise is nearest to the expected surprise, up to this
+//!    fraction of the weight.
+//! 5. `top_p`: of these, the fewest heaviest with this fraction of the weight.
 //! 6. `min_p`: of these, the tokens at least `min_p` times as heavy as the heaviest.
 //! 7. One token is drawn by weight.
 //!
@@ -46,9 +46,9 @@ pub struct SamplingParams {
     pub temperature: f32,
     /// Top-k; 0 keeps all tokens.
     pub top_k: usize,
-    /// Locally typical sampling: share of probability kept; 1 disables it.
+    /// Locally typical sampling: fraction of probability kept; 1 disables it.
     pub typical_p: f32,
-    /// Nucleus sampling: share of probability kept; 1 disables it.
+    /// Nucleus sampling: fraction of probability kept; 1 disables it.
     pub top_p: f32,
     /// Minimum probability, relative to the most probable token; 0 disables it.
     pub min_p: f32,
@@ -150,13 +150,13 @@ impl SamplingParams {
     /// The device parameters of draw `index` with this seed.
     pub fn device_sampling(&self, seed: u64, index: u32) -> DeviceSampling {
         let scale = (std::f64::consts::LOG2_E / f64::from(self.temperature)) as f32;
-        let parts = |share: f32, whole: f64| (f64::from(share) * whole).ceil() as u32;
+        let fixed_point = |fraction: f32, one: f64| (f64::from(fraction) * one).ceil() as u32;
         DeviceSampling {
             scale: if self.is_greedy() { 0.0 } else { scale.clamp(f32::MIN_POSITIVE, f32::MAX) },
             top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
-            // A share of 1 does not fit in 32 bits.
-            top_p: if self.top_p < 1.0 { parts(self.top_p, 4_294_967_296.0) } else { 0 },
-            min_p: parts(self.min_p, f64::from(MAX_WEIGHT)),
+            // 1 does not fit in 32 bits.
+            top_p: if self.top_p < 1.0 { fixed_point(self.top_p, 4_294_967_296.0) } else { 0 },
+            min_p: fixed_point(self.min_p, f64::from(MAX_WEIGHT)),
             seed,
             index,
         }
@@ -165,11 +165,11 @@ impl SamplingParams {
     /// Checks the ranges of all parameters.
     pub fn check(&self) -> Result<(), String> {
         let at_least_0 = |value: f32| value >= 0.0 && value.is_finite();
-        let share = |value: f32| value > 0.0 && value <= 1.0;
+        let above_0_up_to_1 = |value: f32| value > 0.0 && value <= 1.0;
         let rules: [(&str, f32, bool, &str); 7] = [
             ("temperature", self.temperature, at_least_0(self.temperature), "at least 0"),
-            ("typical-p", self.typical_p, share(self.typical_p), "above 0 and at most 1"),
-            ("top-p", self.top_p, share(self.top_p), "above 0 and at most 1"),
+            ("typical-p", self.typical_p, above_0_up_to_1(self.typical_p), "above 0 and at most 1"),
+            ("top-p", self.top_p, above_0_up_to_1(self.top_p), "above 0 and at most 1"),
             ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
             (
                 "repetition-penalty",
@@ -273,8 +273,8 @@ impl Sampler {
 }
 
 /// Locally typical sampling: keeps the fewest tokens whose surprise is nearest to the expected one, with this
-/// share of the weight.
-fn keep_typical(weights: &mut [u32], share: f32) {
+/// fraction of the weight.
+fn keep_typical(weights: &mut [u32], typical_p: f32) {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let surprise = |weight: u32| -(f64::from(weight) / total as f64).ln();
     let mut ids: Vec<usize> = (0..weights.len()).filter(|id| weights[*id] > 0).collect();
@@ -282,7 +282,7 @@ fn keep_typical(weights: &mut [u32], share: f32) {
         ids.iter().map(|&id| f64::from(weights[id]) / total as f64 * surprise(weights[id])).sum();
     let distance = |id: usize| (surprise(weights[id]) - expected).abs();
     ids.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(weights[b].cmp(&weights[a])));
-    let mut left = f64::from(share) * total as f64;
+    let mut left = f64::from(typical_p) * total as f64;
     for (place, &id) in ids.iter().enumerate() {
         if left <= 0.0 && place > 0 {
             weights[id] = 0;
