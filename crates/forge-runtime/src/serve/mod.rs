@@ -4,6 +4,7 @@
 //! (`http`): it authenticates requests, parses them into prompts and generation parameters (`api`, `tools`),
 //! queues them for the scheduler and sends its events to the client. Prompts and outputs are not logged.
 
+pub(crate) mod allocator;
 pub(crate) mod api;
 pub(crate) mod batch;
 pub(crate) mod http;
@@ -110,6 +111,7 @@ impl Server {
     ) -> Result<(), Error> {
         let Server { options, listener, address, stop } = self;
         Server::check_slots(engine.info(), slots)?;
+        crate::serve::allocator::limit_retained_memory();
         let metrics = Arc::new(Metrics::default());
         let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
         let token_bytes = Arc::new(TokenBytes::new(tokenizer, engine.info().vocabulary));
