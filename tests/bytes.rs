@@ -70,6 +70,8 @@ fn run(
         ("context", plan.context as u32),
         ("capacity", capacity as u32),
         ("splits", load.splits as u32),
+        // Every row has all splits.
+        ("split_positions", 1),
         ("first", 8),
         ("begin", 0),
         ("end", load.length as u32),

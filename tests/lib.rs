@@ -84,7 +84,7 @@ pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
 pub fn rows_of(scratch: &Scratch, load: Workload) -> usize {
     let rows = match scratch.per {
         RowsOf::Pass => 1,
-        RowsOf::Row => load.rows,
+        RowsOf::Row | RowsOf::DecodeRow => load.rows,
         RowsOf::Wanted => load.wanted,
         RowsOf::Position => load.length,
         RowsOf::Split => load.rows * load.splits,

@@ -52,6 +52,7 @@ struct {{ args }} {
     uint capacity;
 {% endif %}
     uint splits;
+    uint split_positions;
 };
 
 // grid: splits, {{ key_heads }}, rows
@@ -99,23 +100,26 @@ kernel void {{ name }}(
 
     // This KV split of the row's positions; it may be empty.
     const uint position = positions[row];
+    // The number of splits depends on the row's position only: other rows of the pass may have more. Further
+    // splits are empty.
+    const uint own_splits = min(args.splits, position / args.split_positions + 1u);
 {% if window %}
     const uint seen = min(position + 1u, {{ window }}u);
     const uint oldest = position + 1u - seen;
-    const uint begin = oldest + seen * split / args.splits;
+    const uint begin = oldest + seen * split / own_splits;
 {% if appends %}
-    const bool newest = split + 1u == args.splits;
-    const uint end = newest ? position : oldest + seen * (split + 1u) / args.splits;
+    const bool newest = split + 1u == own_splits;
+    const uint end = newest ? position : oldest + seen * min(split + 1u, own_splits) / own_splits;
 {% else %}
-    const uint end = oldest + seen * (split + 1u) / args.splits;
+    const uint end = oldest + seen * min(split + 1u, own_splits) / own_splits;
 {% endif %}
 {% else %}
-    const uint begin = (position + 1u) * split / args.splits;
+    const uint begin = (position + 1u) * split / own_splits;
 {% if appends %}
-    const bool newest = split + 1u == args.splits;
-    const uint end = newest ? position : (position + 1u) * (split + 1u) / args.splits;
+    const bool newest = split + 1u == own_splits;
+    const uint end = newest ? position : (position + 1u) * min(split + 1u, own_splits) / own_splits;
 {% else %}
-    const uint end = (position + 1u) * (split + 1u) / args.splits;
+    const uint end = (position + 1u) * min(split + 1u, own_splits) / own_splits;
 {% endif %}
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);

@@ -120,16 +120,16 @@ kernel void {{ name }}(
         for (uint i = 0u; i < {{ simdgroups }}u; i++) {
             total += partials[i];
         }
-        squares[0] = total;
+        squares[row * {{ squares.partials }}u] = total;
     }
 {% else %}
     if (thread_id == 0u) {
-        squares[0] = square;
+        squares[row * {{ squares.partials }}u] = square;
     }
 {% endif %}
 {% if squares.partials > 1 %}
     for (uint i = 1u + thread_id; i < {{ squares.partials }}u; i += {{ threads }}u) {
-        squares[i] = 0.0f;
+        squares[row * {{ squares.partials }}u + i] = 0.0f;
     }
 {% endif %}
 {% endif %}

@@ -107,16 +107,16 @@ kernel void {{ name }}(
         for (uint i = 0u; i < {{ simdgroups }}u; i++) {
             whole += left[i];
         }
-        squares_out[0] = whole;
+        squares_out[row * {{ squares.partials }}u] = whole;
     }
 {% else %}
     if (thread_id == 0u) {
-        squares_out[0] = square;
+        squares_out[row * {{ squares.partials }}u] = square;
     }
 {% endif %}
 {% if squares.partials > 1 %}
     for (uint i = 1u + thread_id; i < {{ squares.partials }}u; i += {{ threads }}u) {
-        squares_out[i] = 0.0f;
+        squares_out[row * {{ squares.partials }}u + i] = 0.0f;
     }
 {% endif %}
 {% endif %}

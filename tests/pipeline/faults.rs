@@ -15,16 +15,28 @@ use tests::{Built, ODD, all_built, id_list, run};
 const LIMIT: u64 = 50_000_000;
 
 /// The recording of a program for a device with this number of GPU cores, for a prompt in these chunks in
-/// this number of slots, with the logits of every position.
-fn record(built: &Built, slots: usize, cores: usize, chunks: &[usize]) -> Recording {
-    let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
+/// this number of slots, each `stagger` tokens behind the one before, with the logits of every position.
+pub(crate) fn record(
+    built: &Built,
+    (slots, stagger): (usize, usize),
+    cores: usize,
+    chunks: &[usize],
+) -> Recording {
+    let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 60).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let arguments = ["record", "--all", "--token-ids", &id_list(&ids), "--chunks", &chunks, "--output"];
     run(process::Command::new(&built.program)
         .args(arguments)
         .arg(file.path())
-        .args(["--slots", &slots.to_string(), "--cores", &cores.to_string()])
+        .args([
+            "--slots",
+            &slots.to_string(),
+            "--stagger",
+            &stagger.to_string(),
+            "--cores",
+            &cores.to_string(),
+        ])
         .arg("--model-dir")
         .arg(&built.directory));
     Recording::parse(&std::fs::read_to_string(file.path()).expect("it was written"))
@@ -41,15 +53,24 @@ fn odd(format: &str) -> &'static Built {
 /// Recordings that dispatch every kernel, in every batch-size class.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
-    // One row; small batches of one and two MMA tiles; prefill; two slots; and a long KV cache without
-    // split-KV attention.
-    let long = (1, 0, &[280, 3, 1][..], 1 << 18);
-    let cases = [(&[1][..], 1), (&[7, 1], 1), (&[11], 1), (&[70, 3, 1], 1), (&[21, 2, 1], 2)];
+    // One row; small batches of one and two MMA tiles; prefill; two, three and seven slots, some with fewer KV
+    // splits than others; and a long KV cache without split-KV attention.
+    let long = ((1, 0), 0, &[280, 3, 1][..], 1 << 18);
+    let cases = [
+        (&[1][..], (1, 0)),
+        (&[7, 1], (1, 0)),
+        (&[11], (1, 0)),
+        (&[70, 3, 1], (1, 0)),
+        (&[21, 2, 1], (2, 0)),
+        (&[41, 2, 1], (3, 8)),
+        (&[9, 1], (7, 1)),
+        (&[1], (7, 0)),
+    ];
     for (slots, cores, chunks, largest) in
         cases.into_iter().map(|(chunks, slots)| (slots, 64, chunks, 1 << 22)).chain([long])
     {
         let mut recording = record(built, slots, cores, chunks);
-        if slots == 1 && chunks.len() < 3 {
+        if slots.0 == 1 && chunks.len() < 3 {
             // A token id outside the vocabulary, which the host would reject, to test the bound of the
             // embedding.
             recording.passes[0].writes[0].words[0] = 70_000;
@@ -105,7 +126,7 @@ fn removing_any_barrier_is_a_hazard() {
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
     let weights = built.directory.join("weights.safetensors");
     for chunks in [&[70, 1][..], &[5, 1]] {
-        let recording = record(built, 1, 64, chunks);
+        let recording = record(built, (1, 0), 64, chunks);
         for (pass, command) in barriers(&recording) {
             let mut without = recording.clone();
             without.passes[pass].commands.remove(command);

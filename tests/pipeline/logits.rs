@@ -286,7 +286,7 @@ fn replay_has_no_faults_and_the_same_logits() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         println!("{}: {} steps, worst {}", built.name(), report["steps"], report["worst"]);
         let page = std::fs::read_to_string(built.directory.join("report.html")).unwrap_or_default();
-        let reported = page.contains("<td>head_one</td>") && !page.contains("Nothing yet");
+        let reported = page.contains("<td>head_decode") && !page.contains("Nothing yet");
         match report["ok"] == Value::Bool(true) && output.status.success() && reported {
             true => vec![],
             false => vec![format!("{report:#}\n{}", String::from_utf8_lossy(&output.stderr))],

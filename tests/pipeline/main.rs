@@ -1,5 +1,6 @@
 //! All tests that need compiled programs, in one test binary, so that the programs are built once.
 
+mod batches;
 mod examples;
 mod fable;
 mod faults;

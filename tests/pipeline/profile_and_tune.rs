@@ -81,15 +81,15 @@ const MUTATED_KERNELS: [(&str, &[[&str; 3]]); 2] = [
     (
         "llama",
         &[
-            ["qkv_one", "sums[r] += sum", "sums[r] -= sum"],
-            ["attend_one", "total[h] *= rescale;", "total[h] *= rescale * 1.5f;"],
+            ["qkv_decode_one", "sums[r] += sum", "sums[r] -= sum"],
+            ["attend_decode", "total[h] *= rescale;", "total[h] *= rescale * 1.5f;"],
             ["attend_tiled", "total[i] * rescale + simd_sum(weight)", "total[i] + 0.5f * simd_sum(weight)"],
         ],
     ),
     (
         "qwen3_moe",
         &[
-            ["experts_sum_one", "sum(sums[r])", "sum(sums[0])"],
+            ["experts_sum_decode", "sum(sums[r])", "sum(sums[0])"],
             ["experts_inner_many", "(gate) * up", "(gate) + up"],
         ],
     ),

@@ -108,7 +108,8 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .iter()
         .map(|scratch| {
             let words = ["candidates", "routes", "pairs", "tiles"];
-            let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
+            let is_words = words.contains(&base(&scratch.name)) || scratch.name.starts_with(QUANTIZED);
+            let element = if is_words { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
             let shape = match (rows(scratch), scratch.width) {
                 (None, width) => format!("[{width}]"),
@@ -172,9 +173,13 @@ fn elements(plan: &Plan, scratch: &Scratch) -> String {
 }
 
 /// The row count of a scratch buffer, as an expression of `Scratch::new`. A pass may use fewer KV splits than the plan reserves.
+/// Prefix of the names of quantized rows.
+const QUANTIZED: &str = "quantized_";
+
 fn rows(scratch: &Scratch) -> Option<&'static str> {
     match scratch.per {
         RowsOf::Pass => None,
+        RowsOf::DecodeRow => Some("decode_rows"),
         RowsOf::Row => Some("rows"),
         RowsOf::Wanted => Some("logit_rows"),
         RowsOf::Position => Some("MLA_EXPAND_TILE"),
@@ -194,8 +199,9 @@ fn about(name: &str) -> &'static str {
         "per_layer_inputs" => "per-layer inputs, all layers",
         "normed" => "normalized residual stream",
         "q" => "queries after RoPE",
-        "gained" => "residual stream of one row, times the weight of the norm that reads it",
-        "squares" => "partial sums of squares of the residual stream of one row",
+        "gained" => "residual stream, times the weight of the norm that reads it",
+        "squares" => "partial sums of squares of the residual stream",
+        quantized if quantized.starts_with(QUANTIZED) => "16-bit codes and scales, for integer MMA",
         "candidates" => "best logit of each threadgroup of the head, and its token",
         "partials" => "partial attention output of each KV split",
         "heads" => "attention output",

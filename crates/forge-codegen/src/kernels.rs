@@ -187,7 +187,8 @@ fn body(plan: &Plan, function: &Function) -> String {
         let pattern = match (index + 1 == runs.len(), regimes) {
             (true, _) => "_".to_owned(),
             (_, [Regime::One]) => "1".to_owned(),
-            (_, _) => format!("..={}", forge_planner::SMALL_BATCH_MAX),
+            (_, [.., last]) => format!("..={}", last.max_rows().unwrap_or(plan.chunk)),
+            (_, []) => "_".to_owned(),
         };
         text.push_str(&format!("    {pattern} => {dispatch},\n"));
     }

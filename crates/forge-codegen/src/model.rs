@@ -12,7 +12,7 @@ use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, LatentAttend};
 use forge_planner::{
-    Application, MAX_KV_SPLITS, Plan, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
+    Application, Plan, RowsOf, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -62,6 +62,10 @@ pub(crate) struct Context {
     split_positions: usize,
     /// Whether large batches may expand latents to keys and values (MLA).
     expands_mla: bool,
+    /// Whether the model has attention over a KV cache, whose KV splits depend on the row.
+    splits_attention: bool,
+    /// Whether a scratch buffer has only the rows of a decode pass.
+    has_decode_rows: bool,
     format_imports: String,
     kernel_format_imports: String,
 }
@@ -196,6 +200,8 @@ impl Context {
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             expands_mla: plan.mla_expand.is_some(),
+            splits_attention: attention_shape(plan).is_some(),
+            has_decode_rows: plan.scratch.iter().any(|scratch| scratch.per == RowsOf::DecodeRow),
             format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),
             kernel_format_imports: format!("{{self, {}}}", kernels.weight_types.join(", ")),
             kernels,
@@ -321,8 +327,13 @@ fn constants(plan: &Plan) -> Vec<Constant> {
         constant("MLA_EXPAND_TILE", mla_expand.tile, "Maximum positions expanded at once.");
     }
     constant("SMALL_BATCH_MAX", SMALL_BATCH_MAX, "Maximum rows that use the decode-sized kernels.");
+    constant("MAX_DECODE_ROWS", plan.decode_rows, "Maximum rows of a decode pass, each of another sequence.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
-        constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
+        constant(
+            "MAX_KV_SPLITS",
+            plan.max_splits(),
+            "Maximum KV splits of one pass: rows times splits per row.",
+        );
     }
     constants
 }

@@ -88,8 +88,12 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         let count = |condition| {
             section.steps(schedule).iter().filter(|step: &&Step| step.condition == condition).count()
         };
-        let more = [(Condition::Many, "for prefill"), (Condition::Split, "if the KV cache is split")]
-            .map(|(condition, when)| (count(condition), when));
+        let more = [
+            (Condition::SeveralRows, "for several rows"),
+            (Condition::Many, "for prefill"),
+            (Condition::Split, "if the KV cache is split"),
+        ]
+        .map(|(condition, when)| (count(condition), when));
         let phrases = more.iter().filter(|(count, _)| *count > 0);
         let mut more_phrase: String =
             phrases.map(|(count, when)| format!(", and {count} more {when}")).collect();

@@ -49,6 +49,7 @@ fn condition(condition: Condition) -> Option<&'static str> {
     match condition {
         Condition::Always => None,
         Condition::Split => Some("if b.kv_splits > 1"),
+        Condition::SeveralRows => Some("if b.rows > 1"),
         Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
         Condition::Absorbed => Some("if b.expanded == 0"),
         Condition::Expanded => Some("for tile in b.tiles()"),

@@ -162,6 +162,17 @@ INLINE int2 block_products(const uint2* above, const uint2* below, threadgroup c
     return int2{256 * x + y, 256 * z + w};
 }
 
+// See `kernels/support/matrix/mma_i8.metal`.
+#define OWN_QUAD_PRODUCTS
+INLINE int2 quad_products(uint2 above, uint2 below, uint2 two, uint) {
+    int x = 0, y = 0, z = 0, w = 0;
+    __asm__(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(x), "+r"(y), "+r"(z), "+r"(w)
+        : "r"(above.x), "r"(below.x), "r"(above.y), "r"(below.y), "r"(two.x), "r"(two.y));
+    return int2{256 * x + y, 256 * z + w};
+}
+
 // See `kernels/support/head_products.metal`. Rows of a left factor are what is nearest to eight heads' numbers and then what that leaves.
 // Which channels its columns are, and the rows of the right factor, is for who loads them to say, as long as both say the same: a
 // lane's 8 are columns of its own of two products. Of values a lane has four rows of 8 columns, which it pairs: column n of product i is
@@ -233,6 +244,14 @@ FLOAT_STRIP_BODY(add_strip, add_products)
 FLOAT_STRIP_BODY(add_strip_ranged, add_products_ranged)
 
 #else
+
+// See `kernels/support/matrix/dot_i8.metal`.
+#define OWN_BYTE_PRODUCTS
+INLINE int byte_products(uint a, uint b) {
+    int sum = 0;
+    __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
 
 // See `kernels/support/block_products.metal`.
 #define OWN_BLOCK_PRODUCTS

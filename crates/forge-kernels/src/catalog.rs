@@ -23,9 +23,11 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::LayerNorm(_) => "norm/layer_norm",
         Spec::Linear(linear) => match linear.layout.rows {
             Rows::One => "matmul/gemv",
+            Rows::Two | Rows::Four | Rows::Eight | Rows::Sixteen => "matmul/gemv_batch",
             Rows::Few => "matmul/small_batch",
             Rows::Many => "matmul/gemm",
         },
+        Spec::Quantize(_) => "matmul/quantize",
         Spec::Rope(_) => "attention/rope",
         Spec::Append(_) => "attention/kv_append",
         Spec::RopeAppend(_) => "attention/rope_append",

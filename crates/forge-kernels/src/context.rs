@@ -15,7 +15,7 @@ pub(crate) use crate::attention::context::{
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use crate::attention::rope::{AppendContext, RopeAppendContext, RopeContext};
-use crate::matmul::context::LinearContext;
+use crate::matmul::context::{LinearContext, QuantizeContext};
 use crate::mla::context::{
     ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
 };
@@ -70,6 +70,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::NormAdd(norm) => value(NormAddContext::of(base, norm)),
         Spec::LayerNorm(norm) => value(LayerNormContext::of(base, norm)),
         Spec::Linear(linear) => value(LinearContext::of(base, linear)),
+        Spec::Quantize(quantize) => value(QuantizeContext::of(base, quantize)),
         Spec::Rope(rope) => value(RopeContext::of(base, rope)),
         Spec::Append(append) => value(AppendContext::of(base, append)),
         Spec::RopeAppend(rope) => value(RopeAppendContext::of(base, rope)),

@@ -101,6 +101,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Linear(linear) => limits.linear(linear),
+        Spec::Quantize(quantize) => {
+            limits.positive("the width", quantize.width)?;
+            limits
+                .holds("the number of parts", quantize.parts, quantize.parts <= 8, || "at most 8".to_owned())
+        }
         Spec::Rope(rope) => {
             limits.heads(rope.heads, rope.heads, rope.width)?;
             limits.positive("the number of rotated pairs", rope.rope.frequencies.len())?;

@@ -7,13 +7,12 @@ use forge_ops::{
     Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep,
     Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
     GatedRmsNorm, KernelOp, LatentAppend, LatentAttend, LayerNorm, Linear, MlaAttentionExpanded,
-    MlaLoadLatents, NormAdd, PerHeadLinear, RmsNorm, Rope, RopeAppend, Route, Sample, SliceColumns,
+    MlaLoadLatents, NormAdd, PerHeadLinear, Quantize, RmsNorm, Rope, RopeAppend, Route, Sample, SliceColumns,
 };
 use serde::Serialize;
 
 pub use crate::attention::spec::{AT_ONCE, AttentionKnobs, AttentionLayout};
-pub(crate) use crate::matmul::spec::STRETCH;
-pub use crate::matmul::spec::{Knobs, LinearLayout, Operand, Rows};
+pub use crate::matmul::spec::{Knobs, LinearLayout, Operand, Rows, STRETCH};
 pub use crate::mla::spec::{MlaExpandedLayout, PerHeadLayout, mla_attention_heads};
 pub use crate::moe::spec::{ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, MOST_CHOSEN, MOST_EXPERTS};
 pub use crate::recurrent::spec::ChunkLayout;
@@ -72,6 +71,8 @@ pub enum Spec {
     LayerNorm(LayerNorm),
     /// y = W x for one row, a small batch or many rows, with optional norm, bias and epilogue.
     Linear(LinearKernel),
+    /// 16-bit codes of rows of x, for integer MMA.
+    Quantize(Quantize),
     /// RoPE on every head of each row.
     Rope(Rope),
     /// Appends keys and values to the KV cache.
@@ -137,6 +138,7 @@ impl Spec {
             Spec::NormAdd(op) => (*op).into(),
             Spec::LayerNorm(op) => (*op).into(),
             Spec::Linear(kernel) => kernel.op.into(),
+            Spec::Quantize(op) => (*op).into(),
             Spec::Rope(op) => op.clone().into(),
             Spec::Append(op) => (*op).into(),
             Spec::RopeAppend(op) => op.clone().into(),

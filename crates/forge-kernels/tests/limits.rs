@@ -455,9 +455,11 @@ fn specs_within_the_limits_render() {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (seed >> 8) as usize % end
     };
-    let mut rendered = [0; 3];
-    for _ in 0..6000 {
-        let rows = [Rows::One, Rows::Few, Rows::Many][below(3)];
+    let mut rendered = [0; 7];
+    for _ in 0..25_000 {
+        let batches = [Rows::Two, Rows::Four, Rows::Eight, Rows::Sixteen];
+        let rows = [Rows::One, batches[below(4)], batches[below(4)], Rows::Few, Rows::Many][below(5)];
+        let is_decoded = !matches!(rows, Rows::Few | Rows::Many);
         let squares = Squares { partials: below(600), gain: below(2) == 0 };
         let gate = Epilogue::Gate(Gating::Plain(Activation::Silu));
         let epilogues = [
@@ -469,14 +471,17 @@ fn specs_within_the_limits_render() {
         ];
         let linear = Kernel {
             op: Linear {
-                format: Format::ALL[below(Format::ALL.len())],
+                format: match rows {
+                    Rows::Eight | Rows::Sixteen => [Format::Q4_0, Format::Q8_0, Format::Q4K][below(3)],
+                    _ => Format::ALL[below(Format::ALL.len())],
+                },
                 outputs: [below(70), below(5000), 151_936][below(3)],
                 inputs: [below(70), below(5000), 64 * below(80)][below(3)],
                 norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
                 own_norm: None,
                 bias: below(2) == 0,
                 unary: (below(4) == 0).then_some(UnaryOp::Softcap(30.0)),
-                epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
+                epilogue: epilogues[below(if is_decoded { 5 } else { 3 })],
                 chooses: false,
             },
             layout: LinearLayout {
@@ -489,11 +494,12 @@ fn specs_within_the_limits_render() {
                     packets: below(3),
                     tile_rows: 16 * below(10),
                     tile_outputs: 16 * below(10),
-                    codes: below(4) == 0,
+                    codes: matches!(rows, Rows::Eight | Rows::Sixteen) || below(4) == 0,
                 },
+                quantizes: below(8) == 0,
             },
         };
-        let (own_norm, norm) = match linear.op.norm.filter(|_| rows == Rows::One) {
+        let (own_norm, norm) = match linear.op.norm.filter(|_| is_decoded) {
             Some(norm) if below(2) == 0 => {
                 (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
             }

@@ -59,9 +59,17 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             if linear.op.bias {
                 rest("bias");
             }
-            rest("x");
-            if linear.op.own_norm.is_some_and(|norm| norm.gain) {
-                rest("x_gain");
+            let batch = linear.layout.rows.of_decode_batch();
+            if batch.is_some() && linear.layout.knobs.codes {
+                rest("quantized_x");
+                if linear.op.own_norm.is_some() {
+                    rest("squares_of_x");
+                }
+            } else {
+                rest("x");
+                if linear.op.own_norm.is_some_and(|norm| norm.gain) {
+                    rest("x_gain");
+                }
             }
             if linear.op.norm.is_some() {
                 rest("squares");
@@ -83,11 +91,22 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 Rows::One | Rows::Few => {
                     grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
                 }
+                Rows::Two | Rows::Four | Rows::Eight | Rows::Sixteen => {
+                    let together = format!("rows.div_ceil({})", batch.unwrap());
+                    grid(together, &groups(knobs.outputs_of_group()), "1")
+                }
                 Rows::Many => {
                     grid(format!("rows.div_ceil({})", knobs.tile_rows), &groups(knobs.tile_outputs), "1")
                 }
             };
             (names, if multiplies { "rows first" } else { "rows" }, grid)
+        }
+        Spec::Quantize(quantize) => {
+            let gain = if quantize.gain { " x_gain" } else { "" };
+            let squares = if quantize.parts > 0 { " *squares_of_x" } else { "" };
+            let chunks = if quantize.parts > 0 { 1 } else { quantize.width.div_ceil(256) };
+            let names = buffers(&format!("x{gain} *quantized_x{squares}"));
+            (names, "rows", grid("rows.div_ceil(4)".to_owned(), &chunks.to_string(), "1"))
         }
         Spec::Rope(rope) => {
             let pairs = rope.heads * rope.width / 2;
@@ -129,7 +148,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let sinks = if attend.op.sinks { " sinks" } else { "" };
             let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads"));
-            let scalars = with_ring(attend.op.ring, "rows context capacity splits", "rows context splits");
+            let scalars = with_ring(
+                attend.op.ring,
+                "rows context capacity splits split_positions",
+                "rows context splits split_positions",
+            );
             (names, scalars, grid)
         }
         Spec::AttendCombine(combine) => {

@@ -123,6 +123,16 @@ fn projections_of_one_row() {
         ..by_codes.layout.knobs
     };
     snapshot("by_codes_one", Spec::Linear(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
+    let batch = |rows| {
+        move |layout: LinearLayout| {
+            let knobs = layout.knobs.for_decode_batch(rows, Format::Q4_0);
+            LinearLayout { rows, knobs, ..layout }
+        }
+    };
+    let by_codes_batch =
+        by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes).with_layout(batch(Rows::Four));
+    snapshot("by_codes_four", Spec::Linear(by_codes_batch));
+    snapshot("output_two", Spec::Linear(output.with_knobs(knobs).with_layout(batch(Rows::Two))));
     let with_offsets = linear(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
     snapshot("by_codes_with_offsets_one", Spec::Linear(with_offsets.with_knobs(codes)));
     let input_gate = linear(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });

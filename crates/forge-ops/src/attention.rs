@@ -140,7 +140,7 @@ pub struct RopeAppend {
 }
 
 /// Preparation of its row that split-KV attention performs first, like [`RopeAppend`]. Only correct if no
-/// two rows of a pass belong to one slot; used for one row.
+/// two rows of a pass belong to one slot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
     /// What its row has besides queries.
@@ -155,13 +155,13 @@ pub struct Prologue {
 /// a window, `position + 1 - window` if that is more. Scores are scale · q·k, with an optional softcap. A
 /// sink is one additional score per head (f32, `[query heads]`) without a value.
 ///
-/// Split-KV kernel. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values,
+/// Split-KV kernel. Scalars: rows, context\[, capacity\], splits, split_positions. Buffers: q, keys, values,
 /// \[sinks,\] \[gates,\] slots, positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\]
 /// instead of q, and keys and values are written. With a prologue of queries only: q\[, query_gain\], and
 /// keys and values are read. Grid: splits, KV heads, rows.
 ///
-/// Split s of a row attends to the s-th of `splits` even ranges of its positions; a sink counts in split 0's
-/// maximum and denominator. With one split the kernel writes `heads` (`[row, query head, width]`), otherwise
+/// A row at position p has `p / split_positions + 1` splits, at most `splits`; further ones are empty. Split s
+/// attends to the s-th even range of the row's positions; a sink counts in split 0's maximum and denominator. With one split the kernel writes `heads` (`[row, query head, width]`), otherwise
 /// `partials`: `[row, query head, split, width + 2]`, which contains `width` sums weighted by exp(score -
 /// maximum), the maximum, and the denominator. An empty split has sums of 0 and a maximum below -1e37.
 ///

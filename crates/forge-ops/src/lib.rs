@@ -29,7 +29,7 @@ pub use crate::attention::{
 pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
 pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use crate::head::{Argmax, ArgmaxCombine, Sample};
-pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear};
+pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear, Quantize};
 pub use crate::mla::{
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
     PerHeadLinear,

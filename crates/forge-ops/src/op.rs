@@ -4,7 +4,7 @@ use crate::attention::{Append, Attend, AttendCombine, Rope, RopeAppend};
 use crate::elementwise::{Elementwise, Embed, SliceColumns};
 use crate::format::Format;
 use crate::head::{Argmax, ArgmaxCombine, Sample};
-use crate::matmul::Linear;
+use crate::matmul::{Linear, Quantize};
 use crate::mla::{LatentAppend, LatentAttend, MlaAttentionExpanded, MlaLoadLatents, PerHeadLinear};
 use crate::moe::{ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route};
 use crate::norm::{LayerNorm, NormAdd, RmsNorm};
@@ -87,6 +87,8 @@ operations! {
     Norm LayerNorm("layer_norm");
     /// y = W x, with optional norm, bias and epilogue.
     Matmul Linear("linear", weights);
+    /// 16-bit codes of rows of x, for integer MMA.
+    Matmul Quantize("quantize");
     /// RoPE on every head of each row.
     Attention Rope("rope");
     /// Appends keys and values to the KV cache.

@@ -56,7 +56,9 @@ pub use crate::lower::mla_expand::MlaExpand;
 pub use crate::options::{Options, Quant};
 pub use crate::plan::kv_cache::Ring;
 pub use crate::plan::print::signature;
-pub use crate::plan::regime::{MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule};
+pub use crate::plan::regime::{
+    DECODE_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule,
+};
 pub use crate::plan::workload::Workload;
 pub use crate::plan::{
     Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, LiveRange, Operand,

@@ -106,6 +106,7 @@ fn draw_steps(
         let name = match step.condition {
             Condition::Always | Condition::Absorbed | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
+            Condition::SeveralRows => format!("{} of several rows", step.name),
             Condition::Many => format!("{} in prefill", step.name),
             Condition::Expanded => format!("{} if expanded", step.name),
             Condition::Drawn => format!("{} if sampled", step.name),

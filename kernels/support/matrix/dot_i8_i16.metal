@@ -4,12 +4,6 @@
 // columns apart. Each of eight rows of lanes, `row`, has four blocks. Targets with integer MMA replace this
 // body.
 #ifndef OWN_BLOCK_PRODUCTS
-inline int byte_products(uint a, uint b) {
-    const char4 left = as_type<char4>(a);
-    const char4 right = as_type<char4>(b);
-    return int(left.x) * int(right.x) + int(left.y) * int(right.y) + int(left.z) * int(right.z) + int(left.w) * int(right.w);
-}
-
 inline int2 block_products(
     thread const uint2* above, thread const uint2* below, threadgroup const uint* codes, uint, uint quarter) {
     threadgroup const uint* upper = codes + quarter * 16u;

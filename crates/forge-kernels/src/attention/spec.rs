@@ -50,10 +50,10 @@ impl AttentionKnobs {
     pub fn name(&self, rows: Rows) -> String {
         let AttentionKnobs { simdgroups, heads_each, mma, loads, tile, lines } = self;
         match rows {
-            Rows::One | Rows::Few if *mma => format!("g{simdgroups}_mma"),
-            Rows::One | Rows::Few => format!("g{simdgroups}_h{heads_each}_l{loads}"),
             Rows::Many if *lines == 8 => format!("t{tile}"),
             Rows::Many => format!("n{lines}_t{tile}"),
+            _ if *mma => format!("g{simdgroups}_mma"),
+            _ => format!("g{simdgroups}_h{heads_each}_l{loads}"),
         }
     }
 }

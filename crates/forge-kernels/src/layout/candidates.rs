@@ -9,15 +9,15 @@ impl Knobs {
     /// partial result per threadgroup.
     pub fn tried(rows: Rows, format: Format, inputs: usize, writes_partials: bool) -> Vec<Knobs> {
         match rows {
-            Rows::One => {
+            Rows::Few => few(inputs.div_ceil(4 * packet_columns(format).max(8))),
+            Rows::Many => many(),
+            _ => {
                 let mut tried = one(inputs.div_ceil(packet_columns(format)), writes_partials);
                 if Knobs::can_take_codes(format) {
                     tried.extend(coded(inputs.div_ceil(STRETCH)));
                 }
                 tried
             }
-            Rows::Few => few(inputs.div_ceil(4 * packet_columns(format).max(8))),
-            Rows::Many => many(),
         }
     }
 }

@@ -103,6 +103,11 @@ impl Knobs {
         leaves_squares: bool,
         exact: bool,
     ) -> Knobs {
+        if rows.of_decode_batch().is_some() {
+            let shape = [outputs, inputs];
+            let one = Knobs::for_chip(family, cores, Rows::One, format, shape, leaves_squares, exact);
+            return one.for_decode_batch(rows, format);
+        }
         if family == Family::Nvidia {
             return crate::layout::nvidia::knobs(
                 cores,
@@ -115,9 +120,9 @@ impl Knobs {
         }
         let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         match rows {
-            Rows::One => shape.one(most_rows(family, Class::of(format)), leaves_squares),
             Rows::Few => shape.few(inputs.div_ceil(4 * packet_columns(format).max(8))),
             Rows::Many => shape.many(inputs),
+            _ => shape.one(most_rows(family, Class::of(format)), leaves_squares),
         }
     }
 

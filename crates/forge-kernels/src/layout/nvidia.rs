@@ -30,12 +30,12 @@ pub(crate) fn knobs(
     exact: bool,
 ) -> Knobs {
     match rows {
-        Rows::One if !exact && Knobs::can_take_codes(format) => {
-            coded(cores, format, [outputs, inputs], writes_partials)
-        }
-        Rows::One => one(cores, format, [outputs, inputs], writes_partials),
         Rows::Few => few(cores, outputs, inputs.div_ceil(4 * packet_columns(format).max(8))),
         Rows::Many => many(cores, [outputs, inputs]),
+        _ if !exact && Knobs::can_take_codes(format) => {
+            coded(cores, format, [outputs, inputs], writes_partials)
+        }
+        _ => one(cores, format, [outputs, inputs], writes_partials),
     }
 }
 

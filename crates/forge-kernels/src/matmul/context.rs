@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::context::{Base, DEFAULT_MEMORY, Weight};
 use crate::norm::context::UnaryText;
 use crate::spec::{LinearKernel, Operand, Rows, STRETCH};
-use forge_ops::{Epilogue, Squares};
+use forge_ops::{Epilogue, Quantize, Squares};
 
 #[derive(Serialize)]
 pub(crate) struct LinearContext<'a> {
@@ -29,8 +29,14 @@ pub(crate) struct LinearContext<'a> {
     add_squares: Option<Squares>,
     /// Whether the argmax candidate is written.
     best: bool,
-    /// Whether results are multiplied by columns of a row of factors.
+    /// Partitions of the outputs with an argmax candidate each.
+    candidates_count: usize,
+    /// Rows of x per threadgroup (batched GEMV), and packets of four rows of 128 quantized columns.
+    x_rows: usize,
+    quad_packets: usize,
+    /// Whether results are multiplied by columns of a row of factors, and the elements of that row.
     factors: bool,
+    factors_pitch: usize,
     /// Assignment operator for y.
     assign: &'static str,
     /// How partial sums of squares are loaded: type, expression, count.
@@ -76,18 +82,12 @@ impl<'a> LinearContext<'a> {
         let strips = spec.op.inputs.div_ceil(4 * portion);
         // Columns of x loaded at once: of a packet, a step or a block.
         let piece = match spec.layout.rows {
-            Rows::One if knobs.codes => STRETCH,
-            Rows::One => weight.columns,
             Rows::Few => 4 * portion,
             Rows::Many => BLOCK * knobs.split,
+            _ if knobs.codes => STRETCH,
+            _ => weight.columns,
         };
-        let (load, bound) = if spec.op.inputs.is_multiple_of(piece) {
-            ("load4_whole", String::new())
-        } else if spec.op.inputs.is_multiple_of(4) {
-            ("load4_guarded", format!(", {}u", spec.op.inputs))
-        } else {
-            ("load4_single", format!(", {}u", spec.op.inputs))
-        };
+        let (load, bound) = loader(spec.op.inputs, piece);
         let group_outputs = group_outputs(spec);
         let nothing = UnaryText { before: String::new(), after: String::new() };
         let UnaryText { before, after } = spec.op.unary.map_or(nothing, UnaryText::of);
@@ -96,6 +96,11 @@ impl<'a> LinearContext<'a> {
             _ => None,
         };
         let best = matches!(spec.op.epilogue, Epilogue::Best { .. });
+        let (candidates_count, factors_pitch) = match spec.op.epilogue {
+            Epilogue::Best { candidates } => (candidates, 0),
+            Epilogue::Multiply { of } => (0, of),
+            _ => (0, 0),
+        };
         let partials = spec.op.norm.map_or(0, |norm| norm.partials);
         let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
             ("float4", "((device const float4*)squares)", partials / 4)
@@ -115,6 +120,10 @@ impl<'a> LinearContext<'a> {
             after,
             add_squares,
             best,
+            candidates_count,
+            x_rows: spec.layout.rows.of_decode_batch().unwrap_or(1),
+            quad_packets: Quantize::QUAD_PACKETS,
+            factors_pitch,
             factors: matches!(spec.op.epilogue, Epilogue::Multiply { .. }),
             assign: if spec.op.epilogue == Epilogue::Add { "+=" } else { "=" },
             squares_vector,
@@ -137,12 +146,45 @@ impl<'a> LinearContext<'a> {
             chunks: portion / 8,
             strips,
             clamped: match spec.layout.rows {
-                Rows::One => false,
                 Rows::Few => 4 * strips * each > weight.stride,
                 Rows::Many => weight.blocks.next_multiple_of(knobs.split) * weight.per_block > weight.stride,
+                _ => false,
             },
             weight,
         }
+    }
+}
+
+/// Support function that loads 4 columns of x, and its bound argument: `piece` columns are read of a row of
+/// this width.
+fn loader(width: usize, piece: usize) -> (&'static str, String) {
+    if width.is_multiple_of(piece) {
+        ("load4_whole", String::new())
+    } else if width.is_multiple_of(4) {
+        ("load4_guarded", format!(", {width}u"))
+    } else {
+        ("load4_single", format!(", {width}u"))
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct QuantizeContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Quantize,
+    load: &'static str,
+    bound: String,
+    quad_packets: usize,
+    /// Simdgroups per row.
+    simdgroups: usize,
+}
+
+impl<'a> QuantizeContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &'a Quantize) -> QuantizeContext<'a> {
+        let (load, bound) = loader(spec.width, STRETCH);
+        let simdgroups = if spec.parts > 0 { spec.parts } else { 2 };
+        QuantizeContext { base, spec, load, bound, quad_packets: Quantize::QUAD_PACKETS, simdgroups }
     }
 }
 
@@ -150,8 +192,8 @@ impl<'a> LinearContext<'a> {
 pub(crate) fn group_outputs(linear: &LinearKernel) -> usize {
     let knobs = linear.layout.knobs;
     match linear.layout.rows {
-        Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
         Rows::Many => knobs.tile_outputs,
+        _ => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
     }
 }
 

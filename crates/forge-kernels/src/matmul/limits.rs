@@ -22,7 +22,6 @@ impl Limits<'_> {
             )?;
         }
         match linear.layout.rows {
-            Rows::One => self.one(linear),
             Rows::Few => {
                 self.no_single_row_features(linear)?;
                 self.few(linear)
@@ -31,6 +30,7 @@ impl Limits<'_> {
                 self.no_single_row_features(linear)?;
                 self.many(linear)
             }
+            _ => self.one(linear),
         }
     }
 
@@ -67,6 +67,28 @@ impl Limits<'_> {
         if knobs.codes {
             self.codes(linear)?;
         }
+        if let Some(rows) = linear.layout.rows.of_decode_batch() {
+            let fits = linear.layout.rows == Rows::for_decode_batch(rows, knobs.codes);
+            self.holds("the number of rows of x", rows, fits, || {
+                "2 or 4 per threadgroup; 4, 8 or 16 for quantized activations".to_owned()
+            })?;
+            let bytes = linear.decode_batch_bytes();
+            let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
+            self.holds("the threadgroup memory of a decode batch", bytes, bytes <= most, || {
+                format!("at most {most} bytes: use fewer simdgroups or rows_per_simdgroup")
+            })?;
+        }
+        let outputs = group_outputs(linear);
+        let writes_blocks = linear.layout.rows.of_decode_batch().is_some()
+            && knobs.codes
+            && LinearKernel::can_quantize(&linear.op)
+            && outputs == 32 * linear.op.epilogue.results_per_output();
+        self.holds(
+            "the number of outputs of a threadgroup",
+            outputs,
+            writes_blocks || !linear.layout.quantizes,
+            || "32 results of a decode batch, in rows of a multiple of 128, to quantize them".to_owned(),
+        )?;
         if let Some(norm) = linear.op.norm {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;

@@ -27,8 +27,8 @@ impl ExpertsKnobs {
     pub fn name(&self, rows: Rows) -> String {
         let ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs } = self;
         match rows {
-            Rows::One | Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}"),
             Rows::Many => format!("o{tile_outputs}"),
+            _ => format!("r{rows_per_simdgroup}_g{simdgroups}"),
         }
     }
 }

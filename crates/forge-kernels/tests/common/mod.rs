@@ -16,7 +16,8 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{ChunkLayout, DeltaChunksKernel, Kernel};
 use forge_ops::{
     Activation, Argmax, ArgmaxCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Elementwise, Embed,
-    Format, Function, GatedRmsNorm, LayerNorm, NormAdd, RmsNorm, Sample, SliceColumns, Squares, UnaryOp,
+    Format, Function, GatedRmsNorm, LayerNorm, NormAdd, Quantize, RmsNorm, Sample, SliceColumns, Squares,
+    UnaryOp,
 };
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
@@ -83,6 +84,9 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
         specs.push(Spec::SliceColumns(SliceColumns { width, of: 3 * width }));
+        for (gain, parts) in [(false, 0), (true, 0), (true, 4)] {
+            specs.push(Spec::Quantize(Quantize { width, gain, parts }));
+        }
     }
     for (width, taps, pitch, activation) in [
         (64, 4, 64, None),

@@ -27,7 +27,7 @@ pub(crate) fn linear(
             epilogue,
             chooses: false,
         },
-        layout: LinearLayout { rows, operand: Operand::F32, knobs },
+        layout: LinearLayout { rows, operand: Operand::F32, knobs, quantizes: false },
     }
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn linear(
 pub(crate) fn projections() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in formats() {
-        for rows in [Rows::One, Rows::Few, Rows::Many] {
+        for rows in [Rows::One, Rows::Two, Rows::Four, Rows::Few, Rows::Many] {
             for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Gating::Plain(Activation::Silu))]
             {
                 for (outputs, inputs, bias) in
@@ -75,7 +75,25 @@ pub(crate) fn projections() -> Vec<Spec> {
     }
     specs.extend(deferred());
     specs.extend(of_codes());
+    specs.extend(specs.iter().flat_map(in_batches).collect::<Vec<_>>());
     specs
+}
+
+/// The batched kernels of a decode projection that only decode has.
+fn in_batches(spec: &Spec) -> Vec<Spec> {
+    let Spec::Linear(linear) = spec else { return Vec::new() };
+    let is_decoded = linear.op.norm.is_some() || linear.op.own_norm.is_some() || linear.layout.knobs.codes;
+    if linear.layout.rows != Rows::One || !is_decoded {
+        return Vec::new();
+    }
+    let knobs = linear.layout.knobs;
+    let mut batches = [2, 4, 8, 16].map(|rows| Rows::for_decode_batch(rows, knobs.codes)).to_vec();
+    batches.dedup();
+    let batch = |rows| {
+        let knobs = knobs.for_decode_batch(rows, linear.op.format);
+        Spec::Linear(linear.with_layout(|layout| LinearLayout { rows, knobs, ..layout }))
+    };
+    batches.into_iter().map(batch).collect()
 }
 
 /// Decode projections with quantized activations.

@@ -77,6 +77,11 @@ impl Select<'_> {
         (format, outputs, inputs): (Format, usize, usize),
         ending: Epilogue,
     ) -> Knobs {
+        if rows.of_decode_batch().is_some() {
+            return self
+                .knobs(spec::Rows::One, (format, outputs, inputs), ending)
+                .for_decode_batch(rows, format);
+        }
         let writes_partials = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
         let product = LinearKey { rows, format, outputs, inputs, writes_partials };
         // An f32 KV cache means that nothing is rounded, so activations are not quantized.

@@ -154,6 +154,8 @@ impl TuningKey {
     /// Key and layout of a kernel, if it has alternatives.
     pub fn of(spec: &Spec) -> Option<(TuningKey, Layout)> {
         Some(match spec {
+            // Its layout follows from that of the kernel for one row.
+            Spec::Linear(linear) if linear.layout.rows.of_decode_batch().is_some() => return None,
             Spec::Linear(linear) => {
                 (TuningKey::Projection(LinearKey::of(linear)), Layout::Projection(linear.layout.knobs))
             }

@@ -2,6 +2,7 @@
 
 use crate::fuse::list::Value;
 use crate::lower::reasons::JOINS;
+use crate::lower::steps::quantize::Quantized;
 use crate::plan::regime::{Regime, Schedule};
 use crate::plan::{Argument, Condition, Field, Operand, RecurrentState, Section, Step};
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
@@ -42,12 +43,16 @@ pub(crate) struct Draft<'a> {
     pub(crate) section: Section,
     /// Source of each field.
     pub(crate) sources: Vec<Source>,
+    /// Maximum rows of a decode pass.
+    pub(crate) decode_rows: usize,
     /// Schedule whose steps are being added.
     pub(crate) schedule: Schedule,
     /// Scratch buffer of each value.
     pub(crate) buffers: BTreeMap<Value, usize>,
     /// Scratch buffer of each value multiplied by the gain of the deferred norm that reads it.
     pub(crate) gained: BTreeMap<Value, usize>,
+    /// The value of each scratch buffer that was quantized last for a decode batch.
+    pub(crate) quantized: BTreeMap<usize, (Value, Quantized)>,
 }
 
 impl Draft<'_> {
@@ -110,19 +115,27 @@ impl Draft<'_> {
         Operand::RecurrentState(index)
     }
 
+    /// Whether steps are added that may run for several rows of the decode schedule.
+    pub(crate) fn is_decode_batch(&self) -> bool {
+        self.schedule == Schedule::Decode && self.decode_rows > 1
+    }
+
     /// Regimes for which this section's steps need kernels.
     pub(crate) fn regimes(&self) -> &'static [Regime] {
         match (self.schedule, self.place) {
-            (Schedule::Decode, _) => &Regime::ALL[..1],
-            (Schedule::Batch, Place::Epilogue) => &Regime::ALL[1..2],
-            (Schedule::Batch, _) => &Regime::ALL[1..],
+            (Schedule::Decode, _) if self.decode_rows > 1 => {
+                &[Regime::One, Regime::Two, Regime::Four, Regime::Eight, Regime::Sixteen]
+            }
+            (Schedule::Decode, _) => &[Regime::One],
+            (Schedule::Batch, Place::Epilogue) => &[Regime::Few],
+            (Schedule::Batch, _) => &[Regime::Few, Regime::Many],
         }
     }
 
-    /// Name of a step's function. Functions of decode steps end in `_one`.
+    /// Name of a step's function. Functions of decode steps end in `_decode`.
     pub(crate) fn function_name(&self, name: &str) -> String {
         match self.schedule {
-            Schedule::Decode => format!("{name}_one"),
+            Schedule::Decode => format!("{name}_decode"),
             Schedule::Batch => name.to_owned(),
         }
     }

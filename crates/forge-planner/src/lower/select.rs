@@ -1,13 +1,13 @@
 //! Converts fused operations to steps: selects and renders kernels, packs weights, allocates scratch buffers.
 
 use crate::formats::Formats;
-use crate::fuse::list::Value;
+use crate::fuse::list::{Kind, Operation, Value};
 use crate::fuse::rules::Lists;
 use crate::lower::reasons::reasons;
 use crate::lower::requirements::{cache_format, context, mixed_caches, shared_windows};
 use crate::lower::section::{Draft, Place, Source};
 use crate::options::Options;
-use crate::plan::regime::{MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, Schedule};
+use crate::plan::regime::{DECODE_ROWS, Regime, SMALL_BATCH_MAX, Schedule};
 use crate::plan::{Function, Plan, RowsOf, Scratch, Section, Variant};
 use forge_ir::{Apply, BodyId, Diagnostic, Graph, StateId};
 use forge_kernels::Spec;
@@ -27,6 +27,7 @@ pub(crate) fn select(
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(SMALL_BATCH_MAX + 1),
+        decode_rows: decode_rows(lists),
         mla_expand: None,
         scratch: Vec::new(),
         arena_bytes: 0,
@@ -47,11 +48,13 @@ pub(crate) fn select(
         caches: Vec::new(),
         stream: 0,
         partials: 0,
+        stream_is_quantized: false,
     };
     select.faults = shared_windows(graph);
     select.faults.extend(mixed_caches(graph));
     select.stream = select.scratch("stream", graph.model.hidden, RowsOf::Row);
     select.partials = select.most_partials();
+    select.stream_is_quantized = select.quantizes_stream();
     let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
     let applications: Vec<(Place, &Apply)> = places(graph).collect();
     for (index, (place, apply)) in applications.iter().enumerate() {
@@ -64,6 +67,25 @@ pub(crate) fn select(
     }
     select.lives_from_section_to_section();
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
+}
+
+/// Maximum rows of a decode pass. Routing, experts, MLA and recurrent layers support one row in the decode
+/// schedule.
+fn decode_rows(lists: &Lists) -> usize {
+    let is_for_one_row = |operation: &Operation| {
+        matches!(
+            operation.kind,
+            Kind::Route(_)
+                | Kind::ExpertsInner(_)
+                | Kind::ExpertsSum(_)
+                | Kind::PerHeadLinear(_)
+                | Kind::LatentAppend(_)
+                | Kind::LatentAttend(_)
+                | Kind::Convolve(_)
+                | Kind::DeltaRule(_)
+        )
+    };
+    if lists.decode.iter().flat_map(|list| &list.operations).any(is_for_one_row) { 1 } else { DECODE_ROWS }
 }
 
 /// All applications with their place in the model.
@@ -94,6 +116,8 @@ pub(crate) struct Select<'a> {
     pub(crate) stream: usize,
     /// Number of partial sums of squares that every producer of a deferred norm writes.
     pub(crate) partials: usize,
+    /// Whether sections of a decode batch pass on the residual stream in quantized form, too.
+    pub(crate) stream_is_quantized: bool,
 }
 
 impl<'a> Select<'a> {
@@ -117,9 +141,11 @@ impl<'a> Select<'a> {
             apply,
             section,
             sources: Vec::new(),
+            decode_rows: self.plan.decode_rows,
             schedule: Schedule::Batch,
             buffers: BTreeMap::new(),
             gained: BTreeMap::new(),
+            quantized: BTreeMap::new(),
         };
         let lists = self.lists;
         // The batch schedule comes first, so functions that serve any number of rows get the plain name.
@@ -128,12 +154,16 @@ impl<'a> Select<'a> {
             draft.schedule = schedule;
             draft.buffers = BTreeMap::from([(Value::INPUT, self.stream)]);
             draft.gained = BTreeMap::new();
+            draft.quantized = BTreeMap::new();
             for (operation, reason) in list.operations.iter().zip(reasons(list, &self.options.disabled)) {
                 let first = draft.section.steps(schedule).len();
                 self.operation(&mut draft, list, operation);
                 if schedule == Schedule::Decode {
                     draft.give_reasons(first, reason);
                 }
+            }
+            if place == Place::Prologue {
+                self.quantize_stream(&mut draft, list);
             }
             if place == Place::Epilogue {
                 self.argmax(&mut draft, list);
@@ -163,10 +193,11 @@ impl<'a> Select<'a> {
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
         let rows = match per {
             RowsOf::Pass => 1,
+            RowsOf::DecodeRow => self.plan.decode_rows,
             RowsOf::Row => self.plan.chunk,
             RowsOf::Wanted => SMALL_BATCH_MAX,
             RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
-            RowsOf::Split => MAX_KV_SPLITS,
+            RowsOf::Split => self.plan.max_splits(),
         };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());
         self.plan.scratch.push(Scratch { name, width, per, rows, offset, bytes, lifetimes });
@@ -207,6 +238,7 @@ impl<'a> Select<'a> {
                 _ if variants.len() == 1 => name.clone(),
                 Spec::AttendSplit(_) => format!("{name}_split"),
                 Spec::AttendTiled(_) => format!("{name}_tiled"),
+                Spec::Linear(linear) => format!("{name}_{}", linear.layout.rows.name()),
                 _ => format!("{name}_{}", regimes[0].name()),
             };
             match forge_kernels::render(&kernel_name, spec) {

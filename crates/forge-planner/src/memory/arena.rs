@@ -4,12 +4,12 @@
 //! CPU each thread owns the same rows in every step. If row 3 of one buffer overlapped row 2 of another,
 //! cores would write lines that are in other cores' caches.
 //!
-//! A decode pass uses only the first row of every buffer. Two buffers that are live together only in decode
-//! therefore need only their first rows apart. The allocator is greedy: each buffer takes the lowest offset
+//! A decode pass uses only the first rows of every buffer. Two buffers that are live together only in decode
+//! therefore need only these rows apart. The allocator is greedy: each buffer takes the lowest offset
 //! that its conflicts allow. It tries several orders and keeps the best. The result is not optimal in
 //! general; the plan reports the lower bound (the maximum bytes live at one step) next to it.
 
-use crate::plan::regime::Schedule;
+use crate::plan::regime::{DECODE_ROWS, Schedule};
 use crate::plan::{LiveRange, Plan, RowsOf, Scratch};
 use std::cmp::Reverse;
 
@@ -28,7 +28,7 @@ impl Scratch {
     pub(crate) fn extent(&self, schedule: Schedule) -> usize {
         let rows = match (schedule, self.per) {
             (Schedule::Batch, _) | (_, RowsOf::Split) => self.rows,
-            (Schedule::Decode, _) => 1,
+            (Schedule::Decode, _) => self.rows.min(DECODE_ROWS),
         };
         (self.width * rows * 4).next_multiple_of(ALIGNMENT)
     }
@@ -91,7 +91,7 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
 
 /// Whether a thread that owns the same rows of both buffers would own different bytes.
 fn rows_misalign(a: &Scratch, b: &Scratch) -> bool {
-    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::Split)
+    a.per == b.per && a.width != b.width && !matches!(a.per, RowsOf::Pass | RowsOf::DecodeRow | RowsOf::Split)
 }
 
 /// Whether two buffers are live at the same step of a schedule.
@@ -132,7 +132,8 @@ fn floor(plan: &Plan) -> usize {
 mod tests {
     use super::*;
 
-    const PER: [RowsOf; 5] = [RowsOf::Pass, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Split];
+    const PER: [RowsOf; 6] =
+        [RowsOf::Pass, RowsOf::DecodeRow, RowsOf::Row, RowsOf::Wanted, RowsOf::Position, RowsOf::Split];
 
     fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> LiveRange {
         LiveRange { schedule, section, first, last }
@@ -142,6 +143,7 @@ mod tests {
         let (name, lifetimes) = (name.to_owned(), lifetimes.to_vec());
         let rows = match per {
             RowsOf::Pass => 1,
+            RowsOf::DecodeRow => 8,
             RowsOf::Row | RowsOf::Position => 10,
             RowsOf::Wanted => 4,
             RowsOf::Split => 3,
@@ -171,7 +173,9 @@ mod tests {
             scratch("qkv", (64, RowsOf::Row), &lives((1, 0, 1), (1, 0, 1))),
             scratch("heads", (64, RowsOf::Row), &lives((1, 1, 2), (1, 2, 3))),
         ];
-        assert_eq!(place(&mut buffers), 256 + 2560, "one row and all ten of the other");
+        buffers.iter_mut().for_each(|buffer| buffer.rows = 40);
+        let rows = DECODE_ROWS + 40;
+        assert_eq!(place(&mut buffers), rows * 256, "the rows of a decode pass, and all of the other");
     }
 
     #[test]

@@ -48,7 +48,9 @@ impl Select<'_> {
             LiveRange { schedule: Schedule::Decode, section, first: 0, last }
         };
         let lives: Vec<LiveRange> = self.plan.sections.iter().enumerate().map(whole).collect();
-        let handed_on = |scratch: &&mut Scratch| ["gained", "squares"].contains(&scratch.name.as_str());
+        let handed_on = |scratch: &&mut Scratch| {
+            ["gained", "squares", "quantized_gained", "quantized_stream"].contains(&scratch.name.as_str())
+        };
         for scratch in self.plan.scratch.iter_mut().filter(handed_on) {
             scratch.lifetimes = lives.clone();
         }

@@ -7,7 +7,7 @@ pub(crate) mod workload;
 
 use crate::lower::mla_expand::MlaExpand;
 use crate::plan::kv_cache::Ring;
-use crate::plan::regime::{Regime, Schedule};
+use crate::plan::regime::{MAX_KV_SPLITS, MAX_KV_SPLITS_OF_ONE_ROW, Regime, Schedule};
 use forge_ir::{Model, Packed};
 use forge_kernels::Instance;
 use forge_ops::Format;
@@ -29,6 +29,10 @@ pub struct Plan {
     pub slots: usize,
     /// Maximum rows of a pass (prefill chunk).
     pub chunk: usize,
+    /// Maximum rows of a decode pass: 1, or [`DECODE_ROWS`] if every decode step supports rows of several slots.
+    ///
+    /// [`DECODE_ROWS`]: crate::plan::regime::DECODE_ROWS
+    pub decode_rows: usize,
     /// Threshold and tile size of expanded MLA, if the model uses it.
     pub mla_expand: Option<MlaExpand>,
     /// All scratch buffers.
@@ -85,6 +89,8 @@ pub struct Scratch {
 pub enum RowsOf {
     /// The pass: a single row.
     Pass,
+    /// A row of a decode pass.
+    DecodeRow,
     /// A row of the pass.
     Row,
     /// A row whose logits are requested.
@@ -121,9 +127,9 @@ pub struct Section {
     pub per_layer_input_columns: Option<usize>,
     /// Recurrent states of the section. Their size does not depend on the context length.
     pub recurrent_states: Vec<RecurrentState>,
-    /// Steps of a pass of one row, in order.
+    /// Steps of a decode pass, in order.
     pub decode: Vec<Step>,
-    /// Steps of a pass of several rows, in order.
+    /// Steps of a batch pass, in order.
     pub batch: Vec<Step>,
 }
 
@@ -278,6 +284,8 @@ pub enum Condition {
     Always,
     /// If attention is split over KV (split-KV).
     Split,
+    /// In passes of several rows.
+    SeveralRows,
     /// In passes of many rows (prefill).
     Many,
     /// If MLA runs in absorbed form.
@@ -413,6 +421,11 @@ impl Plan {
             beyond.extend(line.filter(|line| !beyond.contains(line)));
         }
         beyond
+    }
+
+    /// Maximum total KV splits of a pass: rows times splits per row.
+    pub fn max_splits(&self) -> usize {
+        if self.decode_rows > 1 { MAX_KV_SPLITS } else { MAX_KV_SPLITS_OF_ONE_ROW }
     }
 
     /// Total size of the weights in bytes, with row padding and without file padding.

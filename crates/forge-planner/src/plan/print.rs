@@ -145,6 +145,7 @@ impl Plan {
         let condition = match step.condition {
             Condition::Always => "",
             Condition::Split => " (if KV is split)",
+            Condition::SeveralRows => " (if several rows)",
             Condition::Many => " (if many rows)",
             Condition::Absorbed => " (if MLA is absorbed)",
             Condition::Expanded => " (if MLA is expanded, for each KV tile)",

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// Maximum rows of a decode pass, each of another slot.
+pub const DECODE_ROWS: usize = 16;
+
 /// Maximum rows of a small batch, and maximum rows with logits in a pass.
 pub const SMALL_BATCH_MAX: usize = 16;
 
@@ -9,16 +12,27 @@ pub const SMALL_BATCH_MAX: usize = 16;
 /// the time that it takes to launch the combine step.
 pub const SPLIT_POSITIONS: usize = 256;
 
-/// Maximum total KV splits in a small batch: rows times splits per row.
-pub const MAX_KV_SPLITS: usize = 128;
+/// Maximum total KV splits of a pass: rows times splits per row.
+pub const MAX_KV_SPLITS: usize = 512;
+
+/// The same for a model whose decode passes have one row: its partial results are larger.
+pub(crate) const MAX_KV_SPLITS_OF_ONE_ROW: usize = 128;
 
 /// Batch-size class of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {
-    /// One row (decode).
+    /// One row of the decode schedule.
     One,
-    /// Small batch: 2 to [`SMALL_BATCH_MAX`] rows.
+    /// Two rows of the decode schedule.
+    Two,
+    /// 3 or 4 rows of the decode schedule.
+    Four,
+    /// 5 to 8 rows of the decode schedule.
+    Eight,
+    /// 9 to [`DECODE_ROWS`] rows of the decode schedule.
+    Sixteen,
+    /// Small batch: up to [`SMALL_BATCH_MAX`] rows of the batch schedule.
     Few,
     /// More than [`SMALL_BATCH_MAX`] rows (prefill).
     Many,
@@ -26,9 +40,23 @@ pub enum Regime {
 
 impl Regime {
     /// All regimes.
-    pub const ALL: [Regime; 3] = [Regime::One, Regime::Few, Regime::Many];
+    pub const ALL: [Regime; 7] =
+        [Regime::One, Regime::Two, Regime::Four, Regime::Eight, Regime::Sixteen, Regime::Few, Regime::Many];
 
-    /// The regime of a number of rows.
+    /// Maximum rows; `None` without a limit.
+    pub const fn max_rows(self) -> Option<usize> {
+        match self {
+            Regime::One => Some(1),
+            Regime::Two => Some(2),
+            Regime::Four => Some(4),
+            Regime::Eight => Some(8),
+            Regime::Sixteen => Some(DECODE_ROWS),
+            Regime::Few => Some(SMALL_BATCH_MAX),
+            Regime::Many => None,
+        }
+    }
+
+    /// The regime of a number of rows of one sequence.
     pub fn of(rows: usize) -> Regime {
         match rows {
             0 | 1 => Regime::One,
@@ -41,6 +69,10 @@ impl Regime {
     pub fn name(self) -> &'static str {
         match self {
             Regime::One => "one",
+            Regime::Two => "two",
+            Regime::Four => "four",
+            Regime::Eight => "eight",
+            Regime::Sixteen => "sixteen",
             Regime::Few => "few",
             Regime::Many => "many",
         }
@@ -51,9 +83,9 @@ impl Regime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// One row.
+    /// One row, or a few rows of different slots.
     Decode,
-    /// Two or more rows.
+    /// Any number of rows.
     Batch,
 }
 
@@ -74,8 +106,8 @@ impl Regime {
     /// The schedule that runs passes of this regime.
     pub fn schedule(self) -> Schedule {
         match self {
-            Regime::One => Schedule::Decode,
             Regime::Few | Regime::Many => Schedule::Batch,
+            _ => Schedule::Decode,
         }
     }
 }

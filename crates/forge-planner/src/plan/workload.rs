@@ -1,6 +1,6 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
-use crate::plan::regime::{MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS};
+use crate::plan::regime::{Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
@@ -94,6 +94,7 @@ impl Plan {
         let wanted = match step.condition {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
+            Condition::SeveralRows => load.rows > 1,
             Condition::Many => load.regime() == Regime::Many,
             Condition::Absorbed => !self.expands_mla(load),
             Condition::Expanded => self.expands_mla(load),
@@ -144,8 +145,15 @@ impl Plan {
         if load.rows > SMALL_BATCH_MAX as u64 {
             return 1;
         }
-        let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * load.rows);
-        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_KV_SPLITS as u64 / load.rows)
+        // In a decode pass they depend on one row only, so that other rows do not change its results.
+        let (rows, most_rows) = match load.regime().schedule() {
+            Schedule::Decode => (1, self.decode_rows as u64),
+            Schedule::Batch => (load.rows, load.rows),
+        };
+        let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * rows);
+        wanted
+            .min(load.length.div_ceil(SPLIT_POSITIONS as u64))
+            .clamp(1, self.max_splits() as u64 / most_rows)
     }
 
     /// Threadgroups of small-batch attention per core in one wave. One more would start only when these end.

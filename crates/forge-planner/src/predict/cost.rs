@@ -344,6 +344,7 @@ impl Counted<'_> {
             }
             // A column range of wider rows.
             (Spec::Linear(linear), "x") => (of_rows(linear.op.inputs), 0),
+            (Spec::Quantize(quantize), "x") => (of_rows(quantize.width), 0),
             (Spec::Linear(linear), "factors") => (of_rows(linear.op.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
             (Spec::PerHeadLinear(each), "x") => {
@@ -396,6 +397,7 @@ impl Counted<'_> {
         let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
             Spec::Linear(linear) => of_rows(2 * linear.op.outputs * linear.op.inputs),
+            Spec::Quantize(quantize) => of_rows(2 * quantize.width),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
                 attention(attend.op.query_heads, attend.op.width)
             }

@@ -5,7 +5,7 @@
 //! convolution keeps at most as many rows as it has taps. These are linearized at the last row of a typical
 //! pass.
 
-use crate::plan::regime::{Regime, SMALL_BATCH_MAX};
+use crate::plan::regime::Regime;
 use crate::plan::{Plan, Section, Step};
 use crate::predict::cost::{Amounts, Cost, cost_of, experts, window};
 
@@ -36,11 +36,7 @@ impl Plan {
         let mut work =
             KernelCost { read: [0; 5], written: [0; 5], operations: [0; 5], window: window(spec), experts };
         let Some((section, step, regime)) = self.user(kernel) else { return work };
-        let typical = match regime {
-            Regime::One => 1,
-            Regime::Few => SMALL_BATCH_MAX,
-            Regime::Many => self.chunk,
-        };
+        let typical = regime.max_rows().unwrap_or(self.chunk);
         let typical = Amounts {
             rows: typical as u64,
             distinct_positions: 1 << 20,

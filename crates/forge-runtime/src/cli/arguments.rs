@@ -306,6 +306,9 @@ pub struct Record {
     /// GPU cores assumed; with many, short KV caches are split; with 0, none is
     #[arg(long, default_value_t = 64)]
     pub(crate) cores: u32,
+    /// Start each slot N tokens after the one before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) stagger: u32,
     /// Compute logits of every position
     #[arg(long)]
     pub(crate) all: bool,

@@ -39,6 +39,7 @@ impl Command for Record {
                         setup.slots,
                         from,
                         &command.token_ids[from..to],
+                        command.stagger,
                         (command.all, want_last),
                     )?;
                     let recorder = engine.device();
@@ -75,20 +76,30 @@ impl Command for Record {
     }
 }
 
-/// Runs one pass with these tokens for every slot, slot after slot. `all`: output logits of all rows; `last`:
+/// Runs one pass with these tokens for every slot, slot after slot. Each slot is `stagger` tokens behind the
+/// slot before, and skips the tokens of the first passes. `all`: output logits of all rows; `last`:
 /// of each slot's last row.
 fn submit(
     engine: &mut Engine<Recorder>,
     slots: u32,
     first: usize,
     ids: &[u32],
+    stagger: u32,
     (all, last): (bool, bool),
 ) -> Result<(), Error> {
-    let of_slot = |slot| (first as u32..).zip(ids).map(move |(position, &id)| Row { id, slot, position });
+    let of_slot = |slot| {
+        let tokens = (first as u32..).zip(ids);
+        tokens.filter_map(move |(place, &id)| {
+            let position = place.checked_sub(slot * stagger)?;
+            Some(Row { id, slot, position })
+        })
+    };
     let rows: Vec<Row> = (0..slots).flat_map(of_slot).collect();
     let wanted: Vec<u32> = match (all, last) {
         (true, _) => (0..rows.len() as u32).collect(),
-        (false, true) => (1..=slots).map(|slot| slot * ids.len() as u32 - 1).collect(),
+        (false, true) => (0..rows.len() as u32)
+            .filter(|&row| rows.get(row as usize + 1).is_none_or(|next| next.slot != rows[row as usize].slot))
+            .collect(),
         (false, false) => Vec::new(),
     };
     engine.run_batch(&rows, &wanted, OutputKind::Logits).map(|_| ())

@@ -44,7 +44,7 @@ pub use crate::cpu::format::weight_format::{WeightFormat, types::*};
 pub use crate::cpu::head::argmax::{argmax, argmax_combine};
 pub use crate::cpu::head::sample::sample;
 
-pub use crate::cpu::matmul::linear::linear;
+pub use crate::cpu::matmul::linear::{linear, quantize};
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::attend::latent_attend;
 #[cfg(feature = "mla")]

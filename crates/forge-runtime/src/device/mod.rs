@@ -137,7 +137,8 @@ pub struct Kernel {
 /// The schedule that a pass belongs to. The two schedules round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// The schedule for one row, optimized for latency.
+    /// The schedule for one row, or for several rows of different slots, optimized for latency. The result of a
+    /// row does not depend on the other rows.
     Decode,
     /// The schedule for any number of rows. It is batch-invariant: a row's result does not depend on the
     /// other rows.
@@ -243,6 +244,12 @@ pub trait Device {
         Ok(times)
     }
 
+    /// Whether a decode pass may have rows of several slots. If not, an engine with several slots uses only
+    /// the batch schedule, which has to be batch-invariant on this device.
+    fn decodes_batches(&self) -> bool {
+        false
+    }
+
     /// Continues background work that makes later passes faster, for about `within`. Otherwise the work
     /// advances as passes run. Returns the finished and total bytes while work remains. Results of passes do
     /// not change.
@@ -310,6 +317,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn wait(&mut self, left: usize) -> Result<(), String> {
         (**self).wait(left)
+    }
+
+    fn decodes_batches(&self) -> bool {
+        (**self).decodes_batches()
     }
 
     fn time_parts(

@@ -3,9 +3,13 @@
 //! A row is a token with its slot and position. The engine runs rows in passes of at most `chunk` rows,
 //! tracks the length of each slot, and rejects invalid rows before anything is computed.
 //!
-//! A model has a schedule for one row (decode) and one for any number of rows (batch), and they round
-//! differently ([`Schedule`]). An engine with one slot uses both. An engine with several slots uses only the
-//! batch schedule, so a sequence's results do not depend on the other slots.
+//! A model has a decode schedule, optimized for one row per slot, and a batch schedule for any rows. They
+//! round differently ([`Schedule`]). Which one computes a row depends only on the rows of its own slot, so that
+//! a sequence's results do not depend on the other slots:
+//! - With one slot, a pass of one row is decoded.
+//! - With several slots, the only row of its slot in a pass is decoded, up to [`ModelInfo::decode_rows`] such
+//!   rows in one pass, if the model and the device support it ([`Device::decodes_batches`]). Otherwise, and with
+//!   more than [`MAX_DECODED_ROWS`] such rows, only the batch schedule is used.
 //!
 //! A slot can be rewound to an earlier position. This fails if a sliding-window cache has been overwritten
 //! there ([`SlidingCache`]), or if a recurrent state is past that position; the slot then restarts at 0.
@@ -20,6 +24,10 @@ use crate::engine::output::{Output, OutputKind, Row, StepOutput};
 use crate::error::Error;
 use crate::model::{Batch, Layout, Model, ModelInfo, SlidingCache};
 use crate::sampling::device_sampling::DeviceSampling;
+
+/// Maximum rows of a batch that are decoded in passes of [`ModelInfo::decode_rows`]. With more, one batch pass is
+/// faster, and results depend on the number of rows.
+const MAX_DECODED_ROWS: usize = 64;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,9 +236,9 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Runs one pass of 1 to `chunk` rows whose positions continue their slots, then the head for the rows in
-    /// `wanted`. The first `head_rows` of these are in the same pass; the others take one pass each
-    /// `head_rows`. Returns the logits or the next token of each wanted row.
+    /// Runs 1 to `chunk` rows whose positions continue their slots, then the head for the rows in `wanted`.
+    /// Returns the logits or the next token of each wanted row. Rows that are decoded and other rows take
+    /// separate passes.
     pub fn run_batch(
         &mut self,
         rows: &[Row],
@@ -249,7 +257,88 @@ impl<D: Device> Engine<D> {
             OutputKind::Sampled(draws) => draws,
             OutputKind::Greedy | OutputKind::Logits => &[],
         };
-        let schedule = self.schedule(rows.len());
+        let passes = self.passes(rows);
+        if let [(schedule, all)] = &passes[..]
+            && (*schedule == Schedule::Batch || all.len() == 1)
+        {
+            return self.run_pass(*schedule, rows, (wanted, draws), kind);
+        }
+        let mut output = StepOutput::default();
+        match kind {
+            OutputKind::Logits => output.logits = vec![Vec::new(); wanted.len()],
+            OutputKind::Greedy | OutputKind::Sampled(_) => output.next_tokens = vec![0; wanted.len()],
+        }
+        for (schedule, indices) in passes {
+            let of_pass: Vec<Row> = indices.iter().map(|&index| rows[index as usize]).collect();
+            // Place in `wanted`, and row of the pass.
+            let found = wanted.iter().enumerate().filter_map(|(place, row)| {
+                let of_pass = indices.iter().position(|index| index == row)?;
+                Some((place, of_pass))
+            });
+            let found: Vec<(usize, usize)> = found.collect();
+            // The head of a decode pass computes all of its rows.
+            let heads: Vec<(usize, usize)> = match (schedule, found.first()) {
+                (Schedule::Decode, Some(&(first, _))) => (0..of_pass.len())
+                    .map(|row| {
+                        found.iter().find(|(_, of_pass)| *of_pass == row).copied().unwrap_or((first, row))
+                    })
+                    .collect(),
+                _ => found.clone(),
+            };
+            let of_heads: Vec<u32> = heads.iter().map(|(_, row)| *row as u32).collect();
+            let of_draws: Vec<DeviceSampling> =
+                heads.iter().filter_map(|(place, _)| draws.get(*place).cloned()).collect();
+            let mut computed = self.run_pass(schedule, &of_pass, (&of_heads, &of_draws), kind)?;
+            for (place, row) in found {
+                let head = heads.iter().position(|head| *head == (place, row)).unwrap_or(row);
+                match kind {
+                    OutputKind::Logits => output.logits[place] = std::mem::take(&mut computed.logits[head]),
+                    OutputKind::Greedy | OutputKind::Sampled(_) => {
+                        output.next_tokens[place] = computed.next_tokens[head];
+                    }
+                }
+            }
+        }
+        Ok(output)
+    }
+
+    /// The passes that compute these rows: the schedule and the indices of each.
+    fn passes(&self, rows: &[Row]) -> Vec<(Schedule, Vec<u32>)> {
+        let all = 0..rows.len() as u32;
+        if self.slots.len() == 1 || !self.decodes_batches() {
+            let schedule = self.schedule(rows.len());
+            return vec![(schedule, all.collect())];
+        }
+        let mut rows_of_slot = vec![0_u32; self.slots.len()];
+        rows.iter().for_each(|row| rows_of_slot[row.slot as usize] += 1);
+        let (decoded, others): (Vec<u32>, Vec<u32>) =
+            all.partition(|index| rows_of_slot[rows[*index as usize].slot as usize] == 1);
+        let decode_rows = self.info().decode_rows as usize;
+        if decoded.len() > MAX_DECODED_ROWS {
+            return vec![(Schedule::Batch, (0..rows.len() as u32).collect())];
+        }
+        let mut passes: Vec<_> =
+            decoded.chunks(decode_rows).map(|rows| (Schedule::Decode, rows.to_vec())).collect();
+        if !others.is_empty() {
+            passes.push((Schedule::Batch, others));
+        }
+        passes
+    }
+
+    /// Whether a decode pass may have rows of several slots.
+    fn decodes_batches(&self) -> bool {
+        self.info().decode_rows > 1 && self.device.decodes_batches()
+    }
+
+    /// Runs one pass and the head for the rows in `wanted`. The first `head_rows` of these are in the same
+    /// pass; the others take one pass each `head_rows`. In a decode pass `wanted` is nothing, or all rows.
+    fn run_pass(
+        &mut self,
+        schedule: Schedule,
+        rows: &[Row],
+        (wanted, draws): (&[u32], &[DeviceSampling]),
+        kind: OutputKind<'_>,
+    ) -> Result<StepOutput, Error> {
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
         let layout = self.model.layout();
         let &Layout {
@@ -332,9 +421,10 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The schedule for a number of rows.
+    /// The schedule for a number of rows of one slot.
     pub(super) fn schedule(&self, rows: usize) -> Schedule {
-        if rows == 1 && self.slots.len() == 1 { Schedule::Decode } else { Schedule::Batch }
+        let is_decoded = rows == 1 && (self.slots.len() == 1 || self.decodes_batches());
+        if is_decoded { Schedule::Decode } else { Schedule::Batch }
     }
 
     /// Checks that a pass of these rows can be computed.

@@ -196,6 +196,10 @@ impl<D: Device> Device for CapturingDevice<D> {
         self.device.finish_background_work(within)
     }
 
+    fn decodes_batches(&self) -> bool {
+        self.device.decodes_batches()
+    }
+
     fn run_ahead(&self) -> RunAhead {
         self.device.run_ahead()
     }

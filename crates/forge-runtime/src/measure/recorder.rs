@@ -77,6 +77,10 @@ impl Device for Recorder {
         }
     }
 
+    fn decodes_batches(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, _program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let mut pass = RecordedPass { commands: Vec::new(), cores: self.cores };
         encode(&mut pass);

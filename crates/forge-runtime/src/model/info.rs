@@ -21,6 +21,8 @@ pub struct ModelInfo {
     pub prefill_chunk: u32,
     /// Maximum rows with logits in a pass.
     pub head_rows: u32,
+    /// Maximum rows of a decode pass, each of another slot.
+    pub decode_rows: u32,
     /// The begin-of-text token, if there is one.
     pub bos: Option<u32>,
     /// The end-of-text tokens.

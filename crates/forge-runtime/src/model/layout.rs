@@ -13,7 +13,7 @@ use crate::sampling::device_sampling::DeviceSampling;
 pub struct Batch {
     /// The schedule that computes them.
     pub schedule: Schedule,
-    /// Number of rows: 1 in [`Schedule::Decode`], 1 to `chunk` in [`Schedule::Batch`].
+    /// Number of rows: 1 to `decode_rows` in [`Schedule::Decode`], 1 to `chunk` in [`Schedule::Batch`].
     pub count: u32,
     /// The largest position plus 1.
     pub max_length: u32,
@@ -30,7 +30,7 @@ pub struct Batch {
 /// The rows that get logits, and how their next tokens are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct LogitRows {
-    /// Number of rows: 1 in [`Schedule::Decode`], 1 to `head_rows` in [`Schedule::Batch`].
+    /// Number of rows: all rows of the pass in [`Schedule::Decode`], 1 to `head_rows` in [`Schedule::Batch`].
     pub rows: u32,
     /// `[rows]` Row indices in the batch of [`Model::forward`](crate::model::Model::forward).
     pub row_indices: Span<u32>,

@@ -94,6 +94,7 @@ static INFO: ModelInfo = ModelInfo {
     context: 12,
     prefill_chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
+    decode_rows: 1,
     bos: None,
     eos: &[],
     formats: &[],

@@ -158,8 +158,15 @@ impl Shape {
     }
 
     /// Scalars of a dispatch.
-    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 4] {
-        [("rows", rows), ("context", CONTEXT), ("capacity", self.capacity()), ("splits", splits)]
+    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 5] {
+        let capacity = self.capacity();
+        [
+            ("rows", rows),
+            ("context", CONTEXT),
+            ("capacity", capacity),
+            ("splits", splits),
+            ("split_positions", 4),
+        ]
     }
 
     /// The expected output of one row's query heads.

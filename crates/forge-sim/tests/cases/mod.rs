@@ -146,6 +146,7 @@ impl Writer {
             ("context", context),
             ("capacity", capacity),
             ("splits", launch.splits),
+            ("split_positions", 4),
             ("first", 5),
             ("begin", launch.kv_range[0]),
             ("end", launch.kv_range[1]),
@@ -186,6 +187,10 @@ fn ring_of(spec: &Spec) -> Option<usize> {
 pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
     match rows {
         Rows::One => vec![Launch::rows(1, 0)],
+        Rows::Two => vec![Launch::rows(2, 1)],
+        Rows::Four => vec![Launch::rows(5, 4)],
+        Rows::Eight => vec![Launch::rows(7, 6)],
+        Rows::Sixteen => vec![Launch::rows(13, 12)],
         Rows::Few => vec![Launch::rows(1, 0), Launch::rows(13, 12)],
         Rows::Many => vec![Launch::rows(17, 16), Launch::rows(70, 69)],
     }

@@ -3,7 +3,9 @@
 use crate::cases::{Case, Launch, rows_for};
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
-use forge_ops::{Activation, ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format, Gating, Linear, Squares};
+use forge_ops::{
+    Activation, ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format, Gating, Linear, Quantize, Squares,
+};
 
 pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
@@ -11,7 +13,7 @@ pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize,
     let (norm, own_norm, unary, operand) = (None, None, None, Operand::F32);
     let spec = Spec::Linear(Kernel {
         op: Linear { format, outputs, inputs, norm, own_norm, bias, unary, epilogue, chooses: false },
-        layout: LinearLayout { rows, operand, knobs },
+        layout: LinearLayout { rows, operand, knobs, quantizes: false },
     });
     Case { spec, launches: rows_for(rows) }
 }
@@ -77,6 +79,9 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
     ];
     let launches = |rows| match rows {
         Rows::One => vec![Launch::rows(1, 0)],
+        Rows::Two | Rows::Four | Rows::Eight | Rows::Sixteen => {
+            unreachable!("compared with one row: projections/batch.rs")
+        }
         Rows::Few => [1, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
@@ -96,6 +101,12 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
         spec: Spec::ArgmaxCombine(ArgmaxCombine { candidates: 300 }),
         launches: vec![Launch::rows(2, 1)],
     });
+    for (width, gain, parts) in [(300, false, 0), (130, true, 2)] {
+        cases.push(Case {
+            spec: Spec::Quantize(Quantize { width, gain, parts }),
+            launches: vec![Launch::rows(6, 2)],
+        });
+    }
     cases
 }
 

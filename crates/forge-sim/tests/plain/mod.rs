@@ -215,6 +215,12 @@ impl Bench {
         Bench { program, instances }
     }
 
+    /// Names of the buffers that a kernel writes, in the order of its results.
+    pub(crate) fn written(&self, index: usize) -> Vec<String> {
+        let buffers = &self.instances[index].decl.buffers;
+        buffers.iter().filter(|buffer| buffer.written).map(|buffer| buffer.name.clone()).collect()
+    }
+
     /// Runs kernel `index` and returns the contents of its writable buffers as words.
     pub(crate) fn run(
         &self,

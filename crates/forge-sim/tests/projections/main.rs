@@ -1,11 +1,13 @@
 //! Projections, embedding and token selection in the kernel checker, against plain f64.
 
+mod batch;
 mod definition;
 mod embedding;
 mod per_head_linear;
 #[path = "../plain/mod.rs"]
 mod plain;
 
+use crate::batch::{check_batches, check_quantized_outputs};
 use crate::definition::check;
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
@@ -45,6 +47,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
             rows,
             operand: Operand::F32,
             knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false),
+            quantizes: false,
         },
     }
 }
@@ -109,6 +112,7 @@ fn gemv_matches_the_reference() {
         ]);
     }
     check(&all, &[1]);
+    check_batches(&all);
 }
 
 #[test]
@@ -145,6 +149,19 @@ fn gemv_with_quantized_activations_matches_the_reference() {
         ]);
     }
     check(&all, &[1]);
+    check_batches(&all);
+}
+
+#[test]
+fn batched_gemv_writes_quantized_rows() {
+    let squares = |gain| Epilogue::AddSquares(Squares { partials: 16, gain });
+    let codes = |rows, simdgroups, split| Knobs { codes: true, ..knobs(rows, simdgroups, split, 1) };
+    let one = |outputs, epilogue| project(Rows::One, Format::Q4_0, outputs, 200, epilogue);
+    check_quantized_outputs(&[
+        one(256, squares(true)).with_knobs(codes(16, 4, 2)),
+        one(128, squares(false)).with_knobs(codes(32, 1, 1)),
+        one(512, GATE).with_knobs(codes(16, 2, 2)),
+    ]);
 }
 
 #[test]

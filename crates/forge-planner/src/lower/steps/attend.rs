@@ -192,7 +192,8 @@ impl Select<'_> {
         let gates_of_join = gates.map(|(_, gates)| gates);
         let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads, width, gates: gates_of_join });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
-        let function = self.function("attend_combine", general, &[(&regimes[..1], join)]);
+        let split = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };
+        let function = self.function("attend_combine", general, &[(split, join)]);
         let comment = "Combine the KV splits.";
         let mut arguments =
             vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];

@@ -185,7 +185,7 @@ impl Select<'_> {
             ("bias", Operand::Field(bias))
         }));
         if inner.norm.is_some() {
-            let squares = self.scratch("squares", self.partials, RowsOf::Pass);
+            let squares = self.scratch("squares", self.partials, RowsOf::DecodeRow);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
         draft.step(&operation.name, &formula, function, &arguments);

@@ -3,6 +3,7 @@
 use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operation, UnaryOp};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
+use crate::lower::steps::quantize::{Quantized, with_quantized_output};
 use crate::lower::steps::unary_text;
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
@@ -42,21 +43,39 @@ impl Select<'_> {
         };
         let bounded = self.bounded(list, operation);
         let chooses = list.chooses(operation.output);
+        let shape = (format, outputs, inputs);
+        let one_row = self.knobs(spec::Rows::One, shape, linear.ending);
+        let quantizes = self.quantizes_output(draft, list, operation, linear, one_row);
+        let rows_of = |regime: Regime| match regime {
+            Regime::One => spec::Rows::One,
+            Regime::Few => spec::Rows::Few,
+            Regime::Many => spec::Rows::Many,
+            // Registers hold the sums of eight rows of a kernel that quantizes a gated block of 32 values.
+            Regime::Sixteen if quantizes && matches!(linear.ending, Epilogue::Gate(_)) => spec::Rows::Eight,
+            Regime::Two | Regime::Four | Regime::Eight | Regime::Sixteen => {
+                spec::Rows::for_decode_batch(regime.max_rows().unwrap_or(1), one_row.codes)
+            }
+        };
         let variants: Vec<(&[Regime], Spec)> = draft
             .regimes()
-            .chunks(1)
-            .map(|regime| {
-                let rows = match regime[0] {
-                    Regime::One => spec::Rows::One,
-                    Regime::Few => spec::Rows::Few,
-                    Regime::Many => spec::Rows::Many,
-                };
-                let shape = (format, outputs, inputs);
-                (regime, self.linear_spec(rows, shape, linear, (bias.is_some(), bounded, chooses)))
+            .chunk_by(|one, next| rows_of(*one) == rows_of(*next))
+            .map(|regimes| {
+                let rows = rows_of(regimes[0]);
+                let spec = self.linear_spec(rows, shape, linear, (bias.is_some(), bounded, chooses));
+                (regimes, if quantizes { with_quantized_output(spec) } else { spec })
             })
             .collect();
         let own_gain = linear.own_norm.and_then(|norm| norm.gain);
         let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
+        let quantized = (draft.is_decode_batch() && one_row.codes).then(|| {
+            let parts = if linear.own_norm.is_some() { one_row.split } else { 0 };
+            self.quantized_input(
+                draft,
+                operation.inputs[0],
+                x,
+                Quantized { width: inputs, gain: own_gain, parts },
+            )
+        });
         let text = FormulaText::of(linear, bias.is_some());
         let function = self.function(&draft.function_name(&name), &text.general(), &variants);
         let y_name = self.scratch_name(y);
@@ -71,8 +90,9 @@ impl Select<'_> {
             arguments.push(("x_gain", Operand::Field(gain)));
         }
         arguments.extend(per_layer_inputs.map(|inputs| ("factors", Operand::Scratch(inputs))));
+        arguments.extend(quantized.into_iter().flatten());
         if linear.norm.is_some() {
-            let squares = self.scratch("squares", self.partials, RowsOf::Pass);
+            let squares = self.scratch("squares", self.partials, RowsOf::DecodeRow);
             arguments.push(("squares", Operand::Scratch(squares)));
         }
         if let Epilogue::AddSquares(gain) = linear.ending {
@@ -81,10 +101,14 @@ impl Select<'_> {
             formula += &left;
             arguments.extend(more);
         }
+        if quantizes {
+            let of = draft.gained.get(&operation.output).copied().unwrap_or(y);
+            let width = list.widths[operation.output.0];
+            arguments.push(("quantized_y", self.quantized_output(draft, operation.output, of, width)));
+        }
         if linear.ending == Epilogue::Best {
-            let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), linear.ending);
-            let pairs = outputs.div_ceil(knobs.outputs_of_group());
-            let candidates = self.scratch("candidates", 2 * pairs, RowsOf::Pass);
+            let pairs = outputs.div_ceil(one_row.outputs_of_group());
+            let candidates = self.scratch("candidates", 2 * pairs, RowsOf::DecodeRow);
             formula += ";  candidates = each threadgroup's argmax";
             arguments.push(("candidates", Operand::Scratch(candidates)));
         }
@@ -150,7 +174,7 @@ impl Select<'_> {
                 epilogue,
                 chooses,
             },
-            layout: spec::LinearLayout { rows, operand, knobs },
+            layout: spec::LinearLayout { rows, operand, knobs, quantizes: false },
         })
     }
 }

@@ -171,6 +171,7 @@ impl Select<'_> {
                 // Latents are normalized, so they are bounded.
                 operand: self.operand(format, true),
                 knobs: self.knobs(spec::Rows::Many, (format, outputs, inputs), Epilogue::Store),
+                quantizes: false,
             },
         });
         let function = self.function("expand", "y = weight · x", &[(MANY, spec)]);

@@ -7,6 +7,7 @@ pub(crate) mod linear;
 pub(crate) mod mla;
 pub(crate) mod mla_expanded;
 pub(crate) mod norms;
+pub(crate) mod quantize;
 pub(crate) mod recurrent;
 
 use crate::fuse::list::{Function, Fused, Gain, Kind, Operation, UnaryOp, Value};
@@ -346,7 +347,7 @@ impl Select<'_> {
             (None, _) => from,
             // The section before has written the stream times this section's first gain.
             (Some(_), None) if input == Value::INPUT => {
-                self.scratch("gained", list.widths[input.0], RowsOf::Pass)
+                self.scratch("gained", list.widths[input.0], RowsOf::DecodeRow)
             }
             (Some(_), _) => draft.gained.get(&input).copied().unwrap_or(from),
         }
@@ -361,7 +362,7 @@ impl Select<'_> {
         gain: Gain,
         name: &str,
     ) -> (String, Vec<(&'static str, Operand)>) {
-        let squares = self.scratch("squares", self.partials, RowsOf::Pass);
+        let squares = self.scratch("squares", self.partials, RowsOf::DecodeRow);
         let written = if draft.place == Place::Prologue { "squares" } else { "squares_out" };
         let mut arguments = vec![(written, Operand::Scratch(squares))];
         let field = match gain {
@@ -371,7 +372,7 @@ impl Select<'_> {
         };
         let mut formula = String::new();
         if let Some(field) = field {
-            let gained = self.scratch("gained", width, RowsOf::Pass);
+            let gained = self.scratch("gained", width, RowsOf::DecodeRow);
             draft.gained.insert(value, gained);
             arguments.push(("gain", Operand::Field(field)));
             arguments.push(("gained", Operand::Scratch(gained)));

@@ -28,8 +28,7 @@ use crate::cpu::matmul::int8::quantized_rows::{encoded_rows, keep};
 use crate::cpu::matmul::int8::repacked_gemv;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::Epilogue;
-use forge_ops::Linear;
+use forge_ops::{Epilogue, Linear, Quantize};
 use std::marker::PhantomData;
 
 /// Rows of x that share a panel; a quarter of it if there are too few panels for all threads.
@@ -40,6 +39,9 @@ const ENOUGH_PANELS: usize = 8;
 /// Minimum row length in blocks for reading several rows at once. Shorter rows are read one after another as
 /// one stream, because several streams would end before hardware prefetch takes effect.
 const MIN_LONG_ROW_BLOCKS: usize = 64;
+
+/// Does nothing: [`linear`] quantizes x itself, and the CPU has no decode batches.
+pub fn quantize(_call: &KernelArgs<'_>, _shape: &Quantize) {}
 
 /// Runs this thread's part of a linear layer with weight format `F`.
 pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {

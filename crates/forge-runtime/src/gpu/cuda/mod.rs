@@ -309,6 +309,10 @@ impl Device for CudaDevice {
         crate::gpu::cuda::event_timing::copy_bandwidth(&self.driver, self.stream)
     }
 
+    fn decodes_batches(&self) -> bool {
+        true
+    }
+
     /// The host encodes the next pass while one runs. More tokens per pass are not faster (measured on H200).
     fn run_ahead(&self) -> RunAhead {
         RunAhead { tokens_per_pass: 1, passes: 2 }

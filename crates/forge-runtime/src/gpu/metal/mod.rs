@@ -128,6 +128,10 @@ impl Device for MetalDevice {
         autoreleasepool(|_| chip_bandwidth::bandwidth(&self.device.name().to_string()))
     }
 
+    fn decodes_batches(&self) -> bool {
+        true
+    }
+
     /// Predicted, not measured: with two passes in flight, host work is hidden. Four tokens per pass amortize
     /// the gap between passes, and a reader receives four tokens at a time. With streamed experts the host
     /// takes part in every token.

@@ -36,6 +36,7 @@ impl Writer {
             | Spec::NormAdd(_)
             | Spec::RmsNorm(_)
             | Spec::Linear(_)
+            | Spec::Quantize(_)
             | Spec::PerHeadLinear(_)
             | Spec::Elementwise(_)
             | Spec::SliceColumns(_)

@@ -3,7 +3,7 @@
 use super::{Content, plane_of};
 use crate::cases::Writer;
 use forge_kernels::Spec;
-use forge_ops::{Epilogue, Function};
+use forge_ops::{Epilogue, Function, Quantize};
 
 impl Writer {
     /// The contents of a buffer of a row kernel.
@@ -19,7 +19,7 @@ impl Writer {
             (Spec::Embed(it), "stream" | "gained") => Content::Unwritten(rows * it.width * 4),
             (Spec::Embed(it), "gain") => self.floats(it.width),
             (Spec::Embed(it), "squares") => {
-                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+                Content::Unwritten(rows * it.squares.map_or(0, |squares| squares.partials) * 4)
             }
             (Spec::Embed(it), _) => self.plane(it.format, plane_of(name), it.vocabulary, it.width),
             (Spec::LayerNorm(it), "x") => self.floats((rows + 3) * it.width),
@@ -31,12 +31,18 @@ impl Writer {
             (Spec::NormAdd(_), "factor") => self.floats(1),
             (Spec::NormAdd(it), "gained") => Content::Unwritten(rows * it.width * 4),
             (Spec::NormAdd(it), _) => {
-                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+                Content::Unwritten(rows * it.squares.map_or(0, |squares| squares.partials) * 4)
             }
             (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.pitch.unwrap_or(it.parts * it.width)),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
+            (Spec::Quantize(it), "x") => self.floats(rows * it.width),
+            (Spec::Quantize(it), "x_gain") => self.floats(it.width),
+            (Spec::Quantize(it), "quantized_x") => {
+                Content::Unwritten(rows.next_multiple_of(4) * Quantize::row_words(it.width) * 4)
+            }
+            (Spec::Quantize(it), _) => Content::Unwritten(rows.next_multiple_of(4) * it.parts * 4),
             (Spec::Linear(it), "bias") => self.floats(it.op.outputs),
             (Spec::Linear(it), "x") => self.floats(rows * it.op.inputs),
             (Spec::Linear(it), "y") => match it.op.epilogue {
@@ -48,17 +54,17 @@ impl Writer {
             },
             (Spec::Linear(it), "squares") => {
                 let partials = it.op.norm.map_or(0, |norm| norm.partials);
-                Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
+                Content::Words((0..rows * partials).map(|_| self.float().abs().to_bits()).collect())
             }
             (Spec::Linear(it), "x_gain") => self.floats(it.op.inputs),
             (Spec::Linear(it), "factors") => match it.op.epilogue {
-                Epilogue::Multiply { of } => self.floats(of),
+                Epilogue::Multiply { of } => self.floats(rows * of),
                 _ => Content::Unwritten(0),
             },
             (Spec::Linear(it), "gain") => self.floats(it.op.outputs),
-            (Spec::Linear(it), "gained") => Content::Unwritten(it.op.outputs * 4),
+            (Spec::Linear(it), "gained") => Content::Unwritten(rows * it.op.outputs * 4),
             (Spec::Linear(it), "squares_out") => match it.op.epilogue {
-                Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                Epilogue::AddSquares(squares) => Content::Unwritten(rows * squares.partials * 4),
                 _ => Content::Unwritten(0),
             },
             (Spec::Linear(it), "candidates") => {

@@ -1,0 +1,54 @@
+//! Decode passes of several rows, in the kernel checker: a row has the bits that it has alone. The kernels' own
+//! tests do the same for every format and layout.
+
+use crate::faults::record;
+use crate::logits::for_each_program;
+use forge_sim::{Program, Recording, Replay, Weights};
+use tests::{Built, all_built};
+
+/// Slots, and the rows of each pass of a slot: prefill, then decode, with a KV cache that is split.
+const SLOTS: usize = 3;
+const CHUNKS: [usize; 3] = [40, 1, 1];
+
+/// The bits of all logits that a program computes, pass by pass.
+fn logits(program: &Program, built: &Built, recording: &Recording) -> Vec<Vec<u32>> {
+    let weights = built.directory.join("weights.safetensors");
+    let mut replay = Replay::new(program, recording, Weights::File(&weights)).expect("it can be replayed");
+    let report = replay.run(&mut |_, _| {});
+    assert_eq!(report.faults, [], "{}", built.name());
+    let bits = |values: &Vec<f32>| values.iter().map(|value| value.to_bits()).collect();
+    report.reads.iter().map(|read| bits(&read.values)).collect()
+}
+
+#[test]
+fn decode_passes_of_several_slots_have_the_bits_of_one_row() {
+    let decodes_batches = |built: &&Built| {
+        if built.format != "f32" || !built.disabled.is_empty() {
+            return false;
+        }
+        let model =
+            std::fs::read_to_string(built.directory.join("src/model.rs")).expect("a crate has a model");
+        !model.contains("MAX_DECODE_ROWS: usize = 1;")
+    };
+    let count = all_built().iter().filter(decodes_batches).count();
+    assert!(count > 0, "no program decodes batches");
+    for_each_program(all_built().iter().filter(decodes_batches), |built| {
+        let text =
+            std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
+        let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+        let [together, alone] =
+            [SLOTS, 1].map(|slots| logits(&program, built, &record(built, (slots, 0), 64, &CHUNKS)));
+        let mut errors = Vec::new();
+        // The last reads are of the decode passes.
+        for (pass, (together, alone)) in together.iter().rev().zip(alone.iter().rev()).take(2).enumerate() {
+            assert_eq!(together.len(), SLOTS * alone.len(), "{}", built.name());
+            let differing: Vec<usize> = (0..SLOTS)
+                .filter(|slot| together[slot * alone.len()..][..alone.len()] != alone[..])
+                .collect();
+            if !differing.is_empty() {
+                errors.push(format!("decode pass {pass} from the end: slots {differing:?} differ"));
+            }
+        }
+        errors
+    });
+}
