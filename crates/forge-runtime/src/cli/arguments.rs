@@ -215,6 +215,9 @@ pub struct Bench {
     /// Measure with N tokens already in the context
     #[arg(short = 'd', long, value_name = "N,N,..", value_delimiter = ',', default_values_t = [0])]
     pub(crate) n_depth: Vec<u32>,
+    /// Measure N sequences in parallel instead, in the columns of llama-batched-bench
+    #[arg(short = 'b', long, value_name = "N,N,..", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) n_parallel: Vec<u32>,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repetitions: u32,

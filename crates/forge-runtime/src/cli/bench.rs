@@ -5,6 +5,7 @@
 //! memory bandwidth, because every decoded token reads all weights, and prefill with the peak compute rate.
 
 use crate::cli::arguments::Bench;
+use crate::cli::batched_bench;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, log_info, print, print_json};
 use crate::device::{Device, PeakOps, RunAhead};
@@ -22,6 +23,9 @@ impl Command for Bench {
 
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
+        if !command.n_parallel.is_empty() {
+            return batched_bench::run(command, context);
+        }
         let prompts = command.n_prompt.iter().copied().filter(|&count| count > 0);
         let deepest = command.n_depth.iter().copied().max().unwrap_or(0);
         let needed = prompts.clone().chain([command.n_gen, 1]).max().unwrap_or(1).saturating_add(deepest);

@@ -5,6 +5,7 @@
 
 pub(crate) mod activations;
 pub(crate) mod arguments;
+pub(crate) mod batched_bench;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod command;
