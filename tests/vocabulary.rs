@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use tests::root;
 
 /// Words to avoid, each with its replacement.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 16] = [
     ("bfloats", "bf16"),
     ("chores", "tasks"),
     ("foretell", "predict"),
@@ -14,7 +14,9 @@ const WORDS: [(&str, &str); 14] = [
     ("in vain", "wasted"),
     ("mended", "fixed"),
     ("nobody", "no thread, no kernel, none"),
+    ("quantised", "quantized"),
     ("referee", "kernel checker"),
+    ("seats", "slots of the expert cache"),
     ("somebody", "a thread, a caller"),
     ("the nearest cache", "L1"),
     ("whoever", "the thing by its name"),
