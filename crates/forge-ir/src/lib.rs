@@ -32,6 +32,7 @@
 
 mod blocks;
 mod diagnostic;
+mod encoding;
 mod graph;
 mod mla;
 mod packing;
@@ -40,6 +41,7 @@ mod record;
 mod recurrent;
 mod routing;
 mod shape_check;
+mod small_float;
 mod state;
 mod tolerance;
 pub mod units;
@@ -49,6 +51,10 @@ mod weight_source;
 
 pub use crate::blocks::Blocks;
 pub use crate::diagnostic::{Diagnostic, Place};
+pub use crate::encoding::{
+    Element, Encoding, INTERLEAVED_NIBBLES, Packing, ScaleElement, ScaleFactor, ScaleTensor, ZeroPacking,
+    Zeros,
+};
 pub use crate::graph::{
     Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,
     WeightId,
@@ -56,6 +62,7 @@ pub use crate::graph::{
 pub use crate::packing::{Layout, Packed, Records};
 pub use crate::record::Record;
 pub use crate::routing::{Experts, Routing};
+pub use crate::small_float::{from_bf16, from_e4m3, from_e8m0, from_f16};
 pub use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
 pub use crate::tolerance::{Tolerance, int8_tolerances, tolerance};
 pub use crate::validate::Graph;

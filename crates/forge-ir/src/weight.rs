@@ -1,6 +1,7 @@
 //! Weights: a tensor of the checkpoint, a slice of one, or a stack of several.
 
 use crate::blocks::Blocks;
+use crate::encoding::Encoding;
 use forge_ops::Format;
 use serde::Serialize;
 
@@ -16,8 +17,12 @@ pub struct Weight {
     pub cut: Option<WeightSlice>,
     /// `[width]`, `[rows, columns]` or, for a stack, `[matrices, rows, columns]`.
     pub shape: Vec<usize>,
-    /// Number format in the checkpoint.
+    /// Number format in the checkpoint; with an encoding, the format that its values are repacked or
+    /// dequantized to.
     pub format: Format,
+    /// How the checkpoint stores the matrix in several tensors; `None` for all formats that forge has itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<Encoding>,
     /// ggml block format of the tensor's rows; `None` for plain values and MLX quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Blocks>,

@@ -5,8 +5,11 @@
 //! transposed, and a stack is one matrix wherever its parts are stored.
 
 use crate::codec::decode_row;
+use crate::encoded::{EncodedMatrix, TensorCache};
 use crate::{blocks, mlx, mxfp4};
-use forge_ir::{Blocks, Diagnostic, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice};
+use forge_ir::{
+    Blocks, Diagnostic, Encoding, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice,
+};
 use std::io;
 use std::ops::Range;
 
@@ -14,6 +17,7 @@ use std::ops::Range;
 pub struct CheckpointWeights<'a, Read> {
     graph: &'a Graph,
     read: Read,
+    cache: TensorCache,
 }
 
 impl<'a, Read> CheckpointWeights<'a, Read>
@@ -22,7 +26,7 @@ where
 {
     /// `read` fills its last argument with bytes of a tensor from an offset on.
     pub fn new(graph: &'a Graph, read: Read) -> Self {
-        CheckpointWeights { graph, read }
+        CheckpointWeights { graph, read, cache: TensorCache::default() }
     }
 
     /// Quantized rows of one matrix of a weight.
@@ -55,6 +59,12 @@ where
         if let Some(blocks) = weight.blocks {
             return self.blocks(piece, blocks, rows, out);
         }
+        if let Some(encoding) = weight.encoding {
+            return self
+                .encoded(piece, encoding)
+                .repack(rows, weight.format, out)
+                .map_err(|error| unreadable(&piece.tensor, &error));
+        }
         let columns = weight.columns();
         let read = match weight.format {
             Format::Affine(affine) => mlx::rows(&self.read, &piece.tensor, (affine, columns), rows, out),
@@ -65,6 +75,30 @@ where
             }
         };
         read.map_err(|error| unreadable(&piece.tensor, &error))
+    }
+
+    /// The matrix of several tensors that contains a piece.
+    fn encoded<'s>(&'s self, piece: &'s Piece<'_>, encoding: Encoding) -> EncodedMatrix<'s> {
+        let shape = piece.weight.tensor_shape();
+        let rows = shape[..shape.len().max(1) - 1].iter().product();
+        let (read, cache, columns) = (&self.read, &self.cache, piece.weight.columns());
+        EncodedMatrix { read, cache, encoding, tensor: &piece.tensor, rows, columns }
+    }
+
+    /// Dequantized rows of one matrix of a weight.
+    fn dequantized(&self, piece: &Piece<'_>, encoding: Encoding, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let columns = piece.weight.columns();
+        let before = piece.before / columns.max(1);
+        let matrix = self.encoded(piece, encoding);
+        let mut rest = out;
+        for run in runs(piece.weight.cut, piece.rows.clone()) {
+            let (now, later) = rest.split_at_mut(run.len() * columns);
+            matrix
+                .dequantize(before + run.start..before + run.end, now)
+                .map_err(|error| unreadable(&piece.tensor, &error))?;
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Rows of a tensor in ggml blocks.
@@ -178,7 +212,7 @@ where
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let found = expect_fit(self.graph, weight, &rows, out.len())?;
-        if found.format.is_quantized() {
+        if found.format.is_quantized() && found.encoding.is_none() {
             let [codes, scales] = found.format.plane_bytes(found.columns());
             let mut bytes = vec![0; rows.len() * (codes + scales)];
             self.stored(weight, rows, &mut bytes)?;
@@ -190,7 +224,10 @@ where
         let mut rest = &mut *out;
         for piece in pieces(found, rows) {
             let (now, later) = rest.split_at_mut(piece.rows.len() * found.columns());
-            self.plain(&piece, now)?;
+            match found.encoding {
+                Some(encoding) => self.dequantized(&piece, encoding, now)?,
+                None => self.plain(&piece, now)?,
+            }
             rest = later;
         }
         if found.plus_one {

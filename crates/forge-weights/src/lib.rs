@@ -27,6 +27,7 @@ mod blocks;
 mod checkpoint_weights;
 mod codec;
 mod codes;
+mod encoded;
 mod gather;
 mod ggml;
 mod layout;

@@ -123,7 +123,7 @@ impl<'a> Bindings<'a> {
     pub(crate) fn bind(&mut self, request: TensorRequest<'_>) -> WeightId {
         let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = request;
         let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
-        let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, plus_one };
+        let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, encoding: None, plus_one };
         let first = weight.tensor_of(0);
         let parts = self.bound.get(&first).map_or(&[][..], |ids| ids);
         if let Some(id) = parts.iter().find(|id| self.weights[id.0].cut == cut) {

@@ -260,6 +260,7 @@ mod tests {
             cut: None,
             stack: None,
             blocks: None,
+            encoding: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State::Cache(Cache { heads: 1, width: 2 });

@@ -92,6 +92,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             cut: None,
             stack: None,
             blocks: None,
+            encoding: None,
         };
         weights.extend(named.iter().enumerate().map(weight));
         (first..weights.len()).map(WeightId).collect()

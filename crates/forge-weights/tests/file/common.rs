@@ -40,6 +40,7 @@ pub(crate) fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
         cut: None,
         stack: None,
         blocks: None,
+        encoding: None,
     };
     let draft = Draft {
         model: Model {

@@ -263,6 +263,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
                 cut: None,
                 stack: None,
                 blocks: None,
+                encoding: None,
             })
             .collect(),
         states: Vec::new(),

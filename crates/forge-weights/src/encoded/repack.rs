@@ -1,0 +1,153 @@
+//! Repacks rows in one of forge's quantized formats, without changing a value.
+
+use crate::codes::{block_bytes, pack};
+use crate::encoded::CodedRows;
+use crate::encoded::scales::Offsets;
+use forge_ir::{Affine, BLOCK, Bits, Encoding, Format, Scales};
+use half::{bf16, f16};
+
+/// The matrix that rows belong to.
+pub(super) struct Source<'a> {
+    pub(super) encoding: &'a Encoding,
+    /// The value of every code.
+    pub(super) values: &'a [f32],
+    pub(super) columns: usize,
+    /// Columns that share a scale.
+    pub(super) group: usize,
+}
+
+/// Fills `out` with rows in this format, each quantized values first and then scales; or returns why it cannot
+/// represent them.
+pub(super) fn rows(
+    source: &Source<'_>,
+    coded: &CodedRows,
+    format: Format,
+    out: &mut [u8],
+) -> Result<(), String> {
+    let [of_codes, of_scales] = format.plane_bytes(source.columns);
+    let groups = source.encoding.groups_of(source.columns);
+    let rows = coded.codes.chunks_exact(source.columns).zip(out.chunks_exact_mut(of_codes + of_scales));
+    for (row, (codes, out)) in rows.enumerate() {
+        let (stored_codes, stored_scales) = out.split_at_mut(of_codes);
+        let of_row = row * groups..(row + 1) * groups;
+        let scales = &coded.scales[of_row.clone()];
+        let offsets = match &coded.offsets {
+            Offsets::Zeros(zeros) => RowOffsets::Zeros(&zeros[of_row]),
+            Offsets::Biases(biases) => RowOffsets::Biases(&biases[of_row]),
+        };
+        let row = Row { source, codes, scales, offsets };
+        row.store_codes(format, stored_codes)?;
+        row.store_scales(format, stored_scales)?;
+    }
+    Ok(())
+}
+
+enum RowOffsets<'a> {
+    Zeros(&'a [f32]),
+    Biases(&'a [f32]),
+}
+
+struct Row<'a> {
+    source: &'a Source<'a>,
+    codes: &'a [u8],
+    scales: &'a [f32],
+    offsets: RowOffsets<'a>,
+}
+
+/// The code of 0 in a format of integers without biases of their own.
+fn center(format: Format) -> Option<f32> {
+    match format {
+        Format::Q8_0 => Some(0.0),
+        Format::Q4_0 => Some(8.0),
+        Format::Q5_0 => Some(16.0),
+        Format::Affine(affine) => Some((1_u32 << (affine.bits.count() - 1)) as f32),
+        _ => None,
+    }
+}
+
+impl Row<'_> {
+    /// The group of a column.
+    fn group(&self, column: usize) -> usize {
+        column / self.source.group
+    }
+
+    fn store_codes(&self, format: Format, out: &mut [u8]) -> Result<(), String> {
+        let bits = match format {
+            Format::Q8_0 => Bits::Eight,
+            _ => format.bits().ok_or("it has no codes")?,
+        };
+        let (lowest, highest) = match format {
+            Format::Q8_0 => (-128.0, 127.0),
+            _ => (0.0, ((1_u32 << bits.count()) - 1) as f32),
+        };
+        let center = center(format);
+        for (block, out) in out.chunks_exact_mut(block_bytes(bits)).enumerate() {
+            let mut block_codes = [0; BLOCK];
+            let columns = block * BLOCK..self.codes.len().min((block + 1) * BLOCK);
+            for (place, column) in block_codes.iter_mut().zip(columns) {
+                let code = self.codes[column];
+                // Floats and codes with biases keep their codes.
+                let RowOffsets::Zeros(zeros) = self.offsets else {
+                    *place = code;
+                    continue;
+                };
+                let Some(center) = center else {
+                    *place = code;
+                    continue;
+                };
+                let value = self.source.values[usize::from(code)] - zeros[self.group(column)] + center;
+                if value < lowest || value > highest {
+                    return Err(format!("the integer {} is out of range", value - center));
+                }
+                *place = if value < 0.0 { (value as i8).cast_unsigned() } else { value as u8 };
+            }
+            pack(bits, &block_codes, out);
+        }
+        Ok(())
+    }
+
+    fn store_scales(&self, format: Format, out: &mut [u8]) -> Result<(), String> {
+        let columns = (0..self.codes.len()).step_by(format.group());
+        match format {
+            Format::Mxfp4 => {
+                for (byte, column) in out.iter_mut().zip(columns) {
+                    *byte = exponent(self.scales[self.group(column)])?;
+                }
+            }
+            Format::Affine(Affine { scales, .. }) => {
+                for (pair, column) in out.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
+                    let group = self.group(column);
+                    let scale = self.scales[group];
+                    let bias = match (&self.offsets, center(format)) {
+                        (RowOffsets::Biases(biases), _) => biases[group],
+                        (RowOffsets::Zeros(_), center) => -scale * center.unwrap_or(0.0),
+                    };
+                    let ([a, b], [c, d]) = (half(scales, scale)?, half(scales, bias)?);
+                    *pair = [a, b, c, d];
+                }
+            }
+            _ => {
+                for (bytes, column) in out.as_chunks_mut::<2>().0.iter_mut().zip(columns) {
+                    *bytes = half(Scales::F16, self.scales[self.group(column)])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a number that the type represents exactly.
+fn half(scales: Scales, number: f32) -> Result<[u8; 2], String> {
+    let (bytes, value) = match scales {
+        Scales::F16 => (f16::from_f32(number).to_le_bytes(), f16::from_f32(number).to_f32()),
+        Scales::Bf16 => (bf16::from_f32(number).to_le_bytes(), bf16::from_f32(number).to_f32()),
+    };
+    if value == number { Ok(bytes) } else { Err(format!("the scale or offset {number:e} is not exact")) }
+}
+
+/// The exponent byte of a power of two.
+fn exponent(scale: f32) -> Result<u8, String> {
+    let byte = (scale.to_bits() >> 23) as u8;
+    let exact = scale.is_nan() || forge_ir::from_e8m0(byte) == scale;
+    if exact { Ok(byte) } else { Err(format!("the scale {scale:e} is no power of two")) }
+}
