@@ -96,8 +96,8 @@ fn rejects_inconsistent_conversions() {
         ("qwen3_next_mlx", TENSORS, ["switch_mlp.up_proj", "switch_mlp.up_prog"], &["switch_mlp.up_proj"]),
         ("deepseek_v3_mlx", TENSORS, ["unembed_out", "unembed_own"], &["unembed_out"]),
         ("gpt_oss_mxfp4_mlx", TENSORS, ["gate_proj.bias", "gate_proj.bies"], &["gate_proj.bias"]),
-        ("gpt_oss_mxfp4_mlx", CONFIG, mode(r#""mode": "nvfp4""#), &["mode", "affine or mxfp4"]),
-        ("gpt_oss_mxfp4_mlx", CONFIG, mode(r#""mode": "mxfp8""#), &["mode", "affine or mxfp4"]),
+        ("gpt_oss_mxfp4_mlx", CONFIG, mode(r#""mode": "nvfp4""#), &["group_size is 32", "nvfp4 requires 16"]),
+        ("gpt_oss_mxfp4_mlx", CONFIG, mode(r#""mode": "mxfp8""#), &["bits is 4", "mxfp8 requires 8"]),
         ("gpt_oss_mxfp4_mlx", CONFIG, mode(r#""made": "mxfp4""#), &["quantization_config", "differs"]),
         ("gpt_oss_mlxmix", CONFIG, [r#""bits": 8"#, r#""bits": 4"#], &["quantization_config", "differs"]),
     ];

@@ -7,12 +7,16 @@ use crate::checkpoint::files::Checkpoint;
 use crate::config::conventions::Conventions;
 use crate::config::file::{Config, Keys};
 use crate::config::ignored_keys;
+use crate::config::section::Section;
 use crate::json;
 use crate::options::Options;
 use crate::quantization::mlx;
 use crate::quantization::mlx::Quantization;
+use crate::quantization::scheme;
+use crate::quantization::scheme::Scheme;
 use crate::tokenizer::special_tokens;
-use forge_ir::{Diagnostic, Model, SpecialTokens};
+use forge_ir::{Diagnostic, Format, Model, SpecialTokens};
+use serde_json::Value;
 
 /// The configuration's content.
 pub(crate) struct Description {
@@ -22,6 +26,10 @@ pub(crate) struct Description {
     pub(crate) blueprint: Box<dyn Blueprint>,
     /// Of the tensors, if any.
     pub(crate) quantization: Option<Quantization>,
+    /// How quantized matrices are stored, if not as MLX does.
+    pub(crate) scheme: Option<Box<dyn Scheme>>,
+    /// The format that the model computes in.
+    pub(crate) float: Format,
     /// Problems that leave the description complete.
     pub(crate) faults: Vec<Diagnostic>,
     /// Notes for the user.
@@ -61,6 +69,8 @@ pub(crate) fn describe(
         ));
     }
     let quantization = mlx::read(&root);
+    let scheme = scheme::read(&root, checkpoint);
+    let float = float(&root);
     ignored_keys::check(&root, architecture.family);
     root.configures(architecture.family);
     config.reject_unread_keys(architecture.family, &options.allow_unknown);
@@ -85,5 +95,18 @@ pub(crate) fn describe(
         specials,
     };
     let unusable = unusable_generation.map(|_| special_tokens::GENERATION.to_owned()).into_iter().collect();
-    Ok(Description { model, blueprint, quantization, faults, notes, unusable, keys })
+    Ok(Description { model, blueprint, quantization, scheme, float, faults, notes, unusable, keys })
+}
+
+/// The format that the reference computes in: bf16 unless the configuration names another.
+fn float(root: &Section<'_>) -> Format {
+    let value = &root.document().value;
+    let named = |object: &Value| {
+        ["dtype", "torch_dtype"].iter().find_map(|key| object.get(*key)?.as_str().map(str::to_owned))
+    };
+    match named(value).or_else(|| named(value.get("text_config")?)).as_deref() {
+        Some("float16") => Format::F16,
+        Some("float32") => Format::F32,
+        _ => Format::Bf16,
+    }
 }

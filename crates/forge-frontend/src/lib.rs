@@ -51,9 +51,10 @@ mod tokenizer;
 
 pub use crate::architecture_info::{Family, families};
 pub use crate::checkpoint::files::{Checkpoint, MemoryCheckpoint};
-pub use crate::checkpoint::safetensors_header::Tensor;
+pub use crate::checkpoint::safetensors_header::{EncodedAs, Tensor};
 pub use crate::checkpoint::tensors::Tensors;
 pub use crate::config::file::Keys;
 pub use crate::dummy_weights::DummyWeights;
 pub use crate::options::Options;
+pub use crate::quantization::resolve::StoredMatrices;
 pub use crate::read::{LoadedCheckpoint, read_model};

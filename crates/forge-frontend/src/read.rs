@@ -9,6 +9,8 @@ use crate::description::{Description, describe};
 use crate::gguf;
 use crate::graph::builder::Builder;
 use crate::options::Options;
+use crate::quantization::resolve::{Resolved, StoredMatrices, resolve};
+use crate::quantization::scheme::Scheme;
 use crate::tokenizer::tekken;
 use forge_ir::{Diagnostic, Draft, Graph};
 
@@ -28,6 +30,8 @@ pub struct LoadedCheckpoint {
     pub unusable: Vec<String>,
     /// The keys of its configuration.
     pub keys: Keys,
+    /// Quantized matrices that are stored as several tensors, by storage.
+    pub matrices: Vec<StoredMatrices>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -62,12 +66,32 @@ pub fn read_model(
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Description { mut model, mut blueprint, quantization, mut faults, mut notes, unusable, mut keys } =
-        described;
+    let Description {
+        mut model,
+        mut blueprint,
+        quantization,
+        scheme,
+        float,
+        mut faults,
+        mut notes,
+        unusable,
+        mut keys,
+    } = described;
+    let mut tensors = tensors;
+    let scheme = scheme.as_deref().or(quantization.as_ref().map(|mlx| mlx as &dyn Scheme));
+    let resolved = match scheme {
+        Some(scheme) => resolve(scheme, checkpoint, &mut tensors, float),
+        None => Ok(Resolved::default()),
+    };
+    let Resolved { matrices, unused, notes: notes_on_storage } = match resolved {
+        Ok(resolved) => resolved,
+        Err(more) => return Err(faults.into_iter().chain(more).collect()),
+    };
 
     let mut builder = Builder::new(Some(&tensors));
-    builder.bindings.quantization = quantization;
-    notes.extend(file_notes.into_iter().chain(blueprint.find(&tensors)));
+    builder.bindings.quantization = quantization.clone();
+    builder.bindings.ignore(|name| unused.contains(name));
+    notes.extend(file_notes.into_iter().chain(notes_on_storage).chain(blueprint.find(&tensors)));
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
         if let Some(fault) = tied_copies::check(checkpoint, &tensors, copy) {
@@ -103,5 +127,14 @@ pub fn read_model(
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(LoadedCheckpoint { graph: draft.validate()?, tensors, ignored, texts, unusable, keys, notes })
+    Ok(LoadedCheckpoint {
+        graph: draft.validate()?,
+        tensors,
+        ignored,
+        texts,
+        unusable,
+        keys,
+        matrices,
+        notes,
+    })
 }

@@ -5,7 +5,7 @@
 //! matches its shape, and names are unique.
 
 use crate::checkpoint::files::{Checkpoint, lfs_pointer, unreadable};
-use forge_ir::{Blocks, Diagnostic};
+use forge_ir::{Blocks, Diagnostic, Encoding, Format};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -27,6 +27,19 @@ pub struct Tensor {
     /// GGUF block format of its rows. `None`: plain values, or quantized values with scales in other tensors.
     #[serde(skip)]
     pub blocks: Option<Blocks>,
+    /// The tensors that contain it, if it is a matrix stored as several of them. Type, offset and length are then
+    /// those of its storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoded: Option<EncodedAs>,
+}
+
+/// Storage of a quantized matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct EncodedAs {
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// The format that its values are repacked or dequantized to.
+    pub format: Format,
 }
 
 /// Maximum header length that the format allows, in bytes.
@@ -111,7 +124,7 @@ fn tensors(file: &str, entries: Entries, start: u64, length: u64) -> Result<Vec<
             let (dtype, shape) = (entry.dtype, entry.shape);
             let offset = start.saturating_add(begin);
             let (file, bytes) = (file.to_owned(), end - begin);
-            tensors.push(Tensor { name, file, dtype, shape, offset, bytes, blocks: None });
+            tensors.push(Tensor { name, file, dtype, shape, offset, bytes, blocks: None, encoded: None });
         }
     }
     for pair in sorted_names(&tensors).windows(2).filter(|pair| pair[0] == pair[1]) {

@@ -17,9 +17,17 @@ const ADAPTER: &str = "adapter_model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The tensors of a checkpoint, by name.
+///
+/// A quantized matrix that is stored as several tensors counts as one tensor. Its parts can be read by their
+/// names.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 #[serde(transparent)]
-pub struct Tensors(BTreeMap<String, Tensor>);
+pub struct Tensors {
+    all: BTreeMap<String, Tensor>,
+    /// Parts of quantized matrices.
+    #[serde(skip)]
+    parts: BTreeMap<String, Tensor>,
+}
 
 impl Tensors {
     /// Like [`Tensors::open`], for a checkpoint that is not a GGUF file.
@@ -72,17 +80,24 @@ impl Tensors {
                 ));
             }
         }
-        if faults.is_empty() { Ok(Tensors(tensors)) } else { Err(faults) }
+        if faults.is_empty() { Ok(Tensors { all: tensors, parts: BTreeMap::new() }) } else { Err(faults) }
     }
 
     /// The tensor of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.get(name)
+        self.all.get(name)
+    }
+
+    /// Replaces the parts of a quantized matrix by the matrix. Parts that do not exist are passed over.
+    pub(crate) fn replace(&mut self, parts: &[String], matrix: Tensor) {
+        let removed: Vec<Tensor> = parts.iter().filter_map(|part| self.all.remove(part)).collect();
+        self.parts.extend(removed.into_iter().map(|part| (part.name.clone(), part)));
+        self.all.insert(matrix.name.clone(), matrix);
     }
 
     /// All tensors, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
-        self.0.values()
+        self.all.values()
     }
 
     /// Names of the weight files.
@@ -102,7 +117,7 @@ impl Tensors {
         offset: u64,
         out: &mut [u8],
     ) -> io::Result<()> {
-        let tensor = self.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let tensor = self.parts.get(name).or_else(|| self.get(name)).ok_or(io::ErrorKind::NotFound)?;
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > tensor.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

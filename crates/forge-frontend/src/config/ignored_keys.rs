@@ -36,8 +36,8 @@ const QWEN_IMAGES: (&str, &[&str]) = ("image inputs", &["image_token_id", "video
 /// Keys with the value at which they have no effect, and the message for any other value.
 const ONLY: &[(&str, &str, &str)] = &[
     ("layer_types", r#""full_attention""#, "other layer types are unsupported for this architecture"),
-    ("quantization", "null", "expected MLX (affine, mxfp4), OpenAI mxfp4 or GGUF quantization"),
-    ("quantization_config", "null", "expected MLX (affine, mxfp4), OpenAI mxfp4 or GGUF quantization"),
+    ("quantization", "null", "mxfp4 is supported for gpt-oss only"),
+    ("quantization_config", "null", "mxfp4 is supported for gpt-oss only"),
 ];
 
 /// Ignores keys without effect and rejects other values of unread keys that have an effect.

@@ -74,7 +74,7 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
     let of_part = |(file, part): (String, Container)| {
         let tensor = move |Entry { name, shape, kind, offset, bytes }| {
             let (file, dtype) = (file.clone(), kind.name.to_owned());
-            Tensor { name, file, dtype, shape, offset, bytes, blocks: kind.blocks() }
+            Tensor { name, file, dtype, shape, offset, bytes, blocks: kind.blocks(), encoded: None }
         };
         part.tensors.into_iter().map(tensor)
     };
@@ -220,7 +220,16 @@ fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnosti
         return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());
-    Ok(Tensor { name, file: file.to_owned(), dtype: kind.name.to_owned(), shape, offset, bytes, blocks })
+    Ok(Tensor {
+        name,
+        file: file.to_owned(),
+        dtype: kind.name.to_owned(),
+        shape,
+        offset,
+        bytes,
+        blocks,
+        encoded: None,
+    })
 }
 
 /// Maximum number of RoPE pairs of a head.

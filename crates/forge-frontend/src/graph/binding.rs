@@ -3,7 +3,7 @@
 //! A tensor that is missing or has the wrong shape is recorded and replaced by a placeholder, so that all
 //! problems are found at once. Tensors that are unused, or not fully used, are errors too.
 
-use crate::checkpoint::safetensors_header::Tensor;
+use crate::checkpoint::safetensors_header::{EncodedAs, Tensor};
 use crate::checkpoint::tensors::Tensors;
 use crate::quantization::mlx;
 use crate::quantization::mlx::Quantization;
@@ -123,14 +123,17 @@ impl<'a> Bindings<'a> {
     pub(crate) fn bind(&mut self, request: TensorRequest<'_>) -> WeightId {
         let TensorRequest { tensor, shape, stack, cut, plus_one, .. } = request;
         let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
-        let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, encoding: None, plus_one };
+        let mut weight =
+            Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, encoding: None, plus_one };
         let first = weight.tensor_of(0);
         let parts = self.bound.get(&first).map_or(&[][..], |ids| ids);
         if let Some(id) = parts.iter().find(|id| self.weights[id.0].cut == cut) {
             return *id;
         }
         let id = WeightId(self.weights.len());
-        weight.blocks = self.tensors.and_then(|tensors| tensors.get(&first)?.blocks);
+        let stored = self.tensors.and_then(|tensors| tensors.get(&first));
+        weight.blocks = stored.and_then(|tensor| tensor.blocks);
+        weight.encoding = stored.and_then(|tensor| tensor.encoded).map(|encoded| encoded.encoding);
         // Slices of a tensor share the format of the first, which was checked then.
         weight.format = match parts.first() {
             Some(part) => self.weights[part.0].format,
@@ -150,7 +153,9 @@ impl<'a> Bindings<'a> {
         let format = self.format(&first, weight, request);
         for tensor in tensors {
             let other = self.format(&tensor, weight, request);
-            if self.has(&first) && self.has(&tensor) && other != format {
+            let encoding = |name: &str| self.tensors?.get(name)?.encoded.map(|encoded| encoded.encoding);
+            let differs = other != format || encoding(&first) != encoding(&tensor);
+            if self.has(&first) && self.has(&tensor) && differs {
                 let message = format!("{first} is stored as {format} and {tensor} as {other}");
                 self.faults.push(
                     Diagnostic::new("F0304", message)
@@ -171,6 +176,9 @@ impl<'a> Bindings<'a> {
             self.missing.push((name.to_owned(), shape));
             return Format::F32;
         };
+        if let Some(encoded) = tensor.encoded {
+            return self.format_of_encoded(tensor, encoded, weight, &shape);
+        }
         if tensor.dtype == "U32" {
             return self.format_of_codes(tensors, tensor, weight, &shape);
         }
@@ -195,11 +203,34 @@ impl<'a> Bindings<'a> {
                 let message = format!("{name}: unsupported type {}", tensor.dtype);
                 self.faults.push(
                     Diagnostic::new("F0304", message)
-                        .note("expected F32, F16, BF16, MLX quantization or mxfp4"),
+                        .note("expected F32, F16, BF16 or a quantization that config.json names"),
                 );
                 Format::F32
             }
         }
+    }
+
+    /// The format of a matrix that is stored as several tensors. Problems are recorded.
+    fn format_of_encoded(
+        &mut self,
+        tensor: &Tensor,
+        encoded: EncodedAs,
+        weight: &Weight,
+        shape: &[usize],
+    ) -> Format {
+        let name = &tensor.name;
+        let fault = if tensor.shape != shape && tensor.shape != weight.tensor_shape() {
+            let found = &tensor.shape;
+            let message = format!("{name}: expected shape {shape:?} from the configuration, found {found:?}");
+            Diagnostic::new("F0302", message).note(format!("stored as {}", encoded.encoding))
+        } else if weight.cut.is_some_and(WeightSlice::transposes) {
+            let message = format!("{name} is quantized; column slices of quantized tensors are unsupported");
+            Diagnostic::new("F0304", message)
+        } else {
+            return encoded.format;
+        };
+        self.faults.push(fault.note(format!("in file {}", tensor.file)));
+        Format::F32
     }
 
     /// The format of a quantized weight.

@@ -7,7 +7,13 @@
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::section::Section;
-use forge_ir::{Affine, BLOCK, Bits, Diagnostic, Format, Group, Scales};
+use crate::quantization::modelopt::NVFP4_GROUP;
+use crate::quantization::module::Module;
+use crate::quantization::scheme::{Scheme, Stored};
+use forge_ir::{
+    Affine, BLOCK, Bits, Diagnostic, Element, Encoding, Format, Group, Packing, ScaleElement, ScaleFactor,
+    ScaleTensor, Scales, Zeros,
+};
 use std::collections::BTreeMap;
 
 /// Configuration key of the quantization.
@@ -29,7 +35,18 @@ enum Mode {
     Affine,
     /// 4-bit floats with a shared exponent.
     Mxfp4,
+    /// 8-bit floats with a shared exponent.
+    Mxfp8,
+    /// 4-bit floats with an 8-bit float as scale.
+    Nvfp4,
 }
+
+/// Modes of floats, with bits and group size.
+const FLOATS: [(&str, Mode, usize, usize); 3] = [
+    ("mxfp4", Mode::Mxfp4, 4, BLOCK),
+    ("mxfp8", Mode::Mxfp8, 8, BLOCK),
+    ("nvfp4", Mode::Nvfp4, 4, NVFP4_GROUP),
+];
 
 /// The configuration of quantized modules.
 #[derive(Clone, Debug)]
@@ -67,17 +84,18 @@ fn shape(section: &Section<'_>) -> Shape {
     let (bits, group) = (section.count("bits"), section.count("group_size"));
     let mode = match section.word("mode") {
         None | Some("affine") => Mode::Affine,
-        Some("mxfp4") => {
-            for (key, found, only) in [("bits", bits, 4), ("group_size", group, BLOCK)] {
+        Some(name) => {
+            let of_name = |(known, ..): &&(&str, Mode, usize, usize)| *known == name;
+            let Some((_, mode, only_bits, only_group)) = FLOATS.iter().find(of_name) else {
+                section.reject("mode", "expected affine, mxfp4, mxfp8 or nvfp4", &[]);
+                return Shape { mode: Mode::Affine, bits, group };
+            };
+            for (key, found, only) in [("bits", bits, *only_bits), ("group_size", group, *only_group)] {
                 if found != only {
-                    section.report_inconsistency(key, format!("{key} is {found}; mxfp4 requires {only}"));
+                    section.report_inconsistency(key, format!("{key} is {found}; {name} requires {only}"));
                 }
             }
-            Mode::Mxfp4
-        }
-        Some(_) => {
-            section.reject("mode", "expected affine or mxfp4", &[]);
-            Mode::Affine
+            *mode
         }
     };
     Shape { mode, bits, group }
@@ -87,6 +105,66 @@ impl Quantization {
     fn of(&self, module: &str) -> Shape {
         self.of_some.get(module).copied().unwrap_or(self.of_all)
     }
+}
+
+impl Scheme for Quantization {
+    fn parts(&self) -> &'static [&'static str] {
+        &["weight", "scales", "biases"]
+    }
+
+    /// Most modules are bound without a scheme.
+    fn note_without_modules(&self) -> Option<String> {
+        None
+    }
+
+    /// Of modules whose format forge does not have: others are bound as they are.
+    fn stored(&self, module: &Module<'_>) -> Option<Result<Stored, String>> {
+        let codes = module.get("weight").filter(|weight| weight.dtype == "U32")?;
+        let scales = module.get("scales")?;
+        let Shape { mode, bits, group } = self.of(module.name);
+        let (name, element, of_scales) = match mode {
+            Mode::Mxfp4 => return None,
+            Mode::Affine if scales.dtype != "F32" => return None,
+            Mode::Affine => ("MLX affine", Element::Unsigned(bits as u32), ("F32", ScaleElement::F32)),
+            Mode::Mxfp8 => ("MXFP8", Element::E4m3, ("U8", ScaleElement::E8m0)),
+            Mode::Nvfp4 => ("NVFP4", Element::E2m1, ("U8", ScaleElement::E4m3)),
+        };
+        Some(stored(module, codes, (name, element, of_scales), [bits, group]))
+    }
+}
+
+/// A matrix, or a stack of them, with scales of this type.
+fn stored(
+    module: &Module<'_>,
+    codes: &Tensor,
+    (name, element, (dtype, scale)): (&'static str, Element, (&str, ScaleElement)),
+    [bits, group]: [usize; 2],
+) -> Result<Stored, String> {
+    if supported(bits, group).is_none() && element.is_integer() {
+        return Err(format!(
+            "unsupported quantization to {bits} bits in groups of {group}; expected 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128"
+        ));
+    }
+    let [rows @ .., words] = &codes.shape[..] else {
+        return Err(format!("{} is not a matrix", codes.name));
+    };
+    let columns = words * 32 / bits;
+    let of_scales = [rows, &[columns / group]].concat();
+    let zeros = if element.is_integer() { Zeros::Biases("biases") } else { Zeros::Constant(0) };
+    for part in if element.is_integer() { &["scales", "biases"][..] } else { &["scales"] } {
+        module.expect(part, dtype, &of_scales)?;
+    }
+    let scales = ScaleTensor {
+        tensor: "scales",
+        element: scale,
+        rows: Some(1),
+        columns: Some(group),
+        transposed: false,
+        factor: ScaleFactor::One,
+    };
+    let (packing, codes) = (Packing::Rows, "weight");
+    let encoding = Encoding { name, element, packing, codes, scales, zeros, groups: None };
+    Ok((encoding, [rows, &[columns]].concat()))
 }
 
 /// Names of the scales and biases of a quantized tensor.
@@ -111,6 +189,9 @@ pub(crate) fn format(
     let Shape { mode, bits, group } = quantization.of(name.strip_suffix(".weight").unwrap_or(name));
     if mode == Mode::Mxfp4 {
         return microscaled(tensors, tensor, shape);
+    }
+    if mode != Mode::Affine {
+        return fault(format!("{name} is stored as U32, but {} is missing", companions(name)[0]));
     }
     let Some((bits, group)) = supported(bits, group) else {
         return fault(format!(

@@ -41,7 +41,7 @@ pub(crate) const CONFIGURATIONS: &[(&str, Change)] = &[
         set!("hidden_size": "64", "rope_theta": [1], "attention_bias": 1, "num_attention_heads": 0),
     ),
     ("unknown activation", set!("hidden_act": "quick_gelu")),
-    ("unsupported quantization", set!("quantization_config": {"quant_method": "gptq"})),
+    ("unsupported quantization", set!("quantization_config": {"quant_method": "hqq"})),
     ("unsupported scaling", set!("rope_scaling": {"rope_type": "fog", "factor": 4.0, "beta_fast": 32})),
     ("RoPE factor below 1", set!("rope_scaling": {"type": "dynamic", "factor": 0.5})),
     ("RoPE factor beyond the limit", set!("rope_scaling": {"type": "dynamic", "factor": 3e38})),
@@ -324,7 +324,7 @@ pub(crate) const CONFIGURATIONS: &[(&str, Change)] = &[
         "gpt-oss: unsupported MLX quantization mode",
         set!(
             "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
-            "quantization": {"group_size": 16, "bits": 4, "mode": "nvfp4"}
+            "quantization": {"group_size": 16, "bits": 8, "mode": "nvfp8"}
         ),
     ),
     (

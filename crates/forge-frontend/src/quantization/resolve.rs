@@ -1,0 +1,164 @@
+//! Replaces the tensors of every quantized module by one tensor: the matrix that they store.
+
+use crate::checkpoint::files::Checkpoint;
+use crate::checkpoint::safetensors_header::{EncodedAs, Tensor};
+use crate::checkpoint::tensors::Tensors;
+use crate::quantization::exactness::Exactness;
+use crate::quantization::module::Module;
+use crate::quantization::scheme::{Scheme, unreadable};
+use crate::quantization::target::{Change, format};
+use forge_ir::units::size;
+use forge_ir::{Diagnostic, Encoding, Format};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Matrices of a checkpoint that are stored in the same way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StoredMatrices {
+    /// How they are stored, such as `FP8, blocks of 128x128`.
+    pub stored: String,
+    /// The format that they are repacked or dequantized to.
+    pub format: Format,
+    /// Whether the values are the same in that format.
+    pub exact: bool,
+    /// How many.
+    pub matrices: usize,
+    /// Bytes in the checkpoint.
+    pub bytes: u64,
+    /// Bytes in that format.
+    pub format_bytes: u64,
+}
+
+/// What was found.
+#[derive(Default)]
+pub(crate) struct Resolved {
+    /// Matrices by storage.
+    pub(crate) matrices: Vec<StoredMatrices>,
+    /// Names of tensors of quantized modules that do not affect weights.
+    pub(crate) unused: BTreeSet<String>,
+    /// Notes for the user.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Replaces the tensors of quantized modules. Matrices that are dequantized get the format `float`.
+pub(crate) fn resolve(
+    scheme: &dyn Scheme,
+    checkpoint: &dyn Checkpoint,
+    tensors: &mut Tensors,
+    float: Format,
+) -> Result<Resolved, Vec<Diagnostic>> {
+    let mut modules = Vec::new();
+    let mut faults = Vec::new();
+    let mut common: BTreeMap<String, Exactness> = BTreeMap::new();
+    for name in names(scheme, tensors) {
+        let module = Module { name: &name, tensors, checkpoint };
+        let Some(stored) = scheme.stored(&module) else { continue };
+        let judged = stored.and_then(|(encoding, shape)| {
+            Exactness::of(&module, &encoding).map(|exactness| (encoding, shape, exactness))
+        });
+        match judged {
+            Ok((encoding, shape, exactness)) => {
+                let found = common.entry(encoding.to_string()).or_insert(Exactness::NONE);
+                *found = found.and(exactness);
+                modules.push((name, encoding, shape));
+            }
+            Err(message) => faults.push(unreadable(&module, message)),
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let mut resolved = Resolved::default();
+    if modules.is_empty() {
+        resolved.notes.extend(scheme.note_without_modules());
+        return Ok(resolved);
+    }
+    let mut groups: BTreeMap<(String, Change, Format), StoredMatrices> = BTreeMap::new();
+    for (name, encoding, shape) in modules {
+        let stored = encoding.to_string();
+        let columns = shape.last().copied().unwrap_or(0);
+        let (format, change) = format(&encoding, &common[&stored], columns, float);
+        let bytes = replace(scheme, tensors, &name, encoding, (format, shape.clone()));
+        resolved.unused.extend(unused(scheme, tensors, &name));
+        let exact = change != Change::Rounded;
+        let group = groups.entry((stored.clone(), change, format)).or_insert(StoredMatrices {
+            stored,
+            format,
+            exact,
+            matrices: 0,
+            bytes: 0,
+            format_bytes: 0,
+        });
+        group.matrices += 1;
+        group.bytes += bytes;
+        group.format_bytes += format.matrix_bytes(shape.iter().product::<usize>() / columns.max(1), columns);
+    }
+    resolved.notes = groups.iter().map(|((_, change, _), group)| note(*change, group)).collect();
+    if !resolved.unused.is_empty() {
+        resolved.notes.push(
+            "scales of activations are not used: activations are not quantized as in the checkpoint"
+                .to_owned(),
+        );
+    }
+    resolved.matrices = groups.into_values().collect();
+    Ok(resolved)
+}
+
+/// Names of the modules that have one of the scheme's tensors.
+fn names(scheme: &dyn Scheme, tensors: &Tensors) -> BTreeSet<String> {
+    let module = |tensor: &Tensor| {
+        let strip = |part: &&str| tensor.name.strip_suffix(part)?.strip_suffix('.').map(str::to_owned);
+        scheme.parts().iter().find_map(strip)
+    };
+    tensors.iter().filter_map(module).collect()
+}
+
+/// Replaces the tensors of one module. Returns their size in bytes.
+fn replace(
+    scheme: &dyn Scheme,
+    tensors: &mut Tensors,
+    module: &str,
+    encoding: Encoding,
+    (format, shape): (Format, Vec<usize>),
+) -> u64 {
+    let parts: Vec<String> = scheme.parts().iter().map(|part| format!("{module}.{part}")).collect();
+    let found: Vec<&Tensor> = parts.iter().filter_map(|part| tensors.get(part)).collect();
+    let bytes = found.iter().map(|part| part.bytes).sum();
+    let codes = tensors.get(&format!("{module}.{}", encoding.codes));
+    let (file, offset) = codes.map_or((String::new(), 0), |codes| (codes.file.clone(), codes.offset));
+    let tensor = Tensor {
+        name: format!("{module}.weight"),
+        file,
+        dtype: encoding.name.to_owned(),
+        shape,
+        offset,
+        bytes,
+        blocks: None,
+        encoded: Some(EncodedAs { encoding, format }),
+    };
+    tensors.replace(&parts, tensor);
+    bytes
+}
+
+/// Names of a module's tensors that do not affect weights.
+fn unused(scheme: &dyn Scheme, tensors: &Tensors, module: &str) -> Vec<String> {
+    let names = scheme.unused().iter().map(|part| format!("{module}.{part}"));
+    names.filter(|name| tensors.get(name).is_some()).collect()
+}
+
+/// What happens to matrices, and what it costs.
+fn note(change: Change, group: &StoredMatrices) -> String {
+    let StoredMatrices { stored, format, matrices, bytes, format_bytes, .. } = group;
+    let noun = if *matrices == 1 { "matrix" } else { "matrices" };
+    let what = match change {
+        Change::Kept => format!("kept as {format}"),
+        Change::Repacked => format!("repacked as {format} with the same values"),
+        Change::Dequantized => format!("dequantized to {format} with the same values"),
+        Change::Rounded => format!("dequantized and rounded to {format}"),
+    };
+    let smaller = match change {
+        Change::Kept | Change::Repacked => "",
+        Change::Dequantized | Change::Rounded => "; smaller with --quant q8_0 or q4_0",
+    };
+    format!("{matrices} {noun} in {stored}: {what}, {} → {}{smaller}", size(*bytes), size(*format_bytes))
+}
