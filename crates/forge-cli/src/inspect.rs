@@ -6,7 +6,7 @@ use crate::compile;
 use crate::error::Error;
 use crate::ignored_tensors;
 use crate::terminal;
-use forge_frontend::{Checkpoint, Tensors};
+use forge_frontend::{Checkpoint, StoredMatrices, Tensors};
 use forge_ir::units::{grouped, size};
 use forge_planner::{Chip, Forecast, chip_table};
 use serde_json::{Value, json};
@@ -72,6 +72,7 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Err
         let mut all = json!({"root": root.display().to_string(), "files": files, "tensors": tensors});
         if let Some(opened) = &opened {
             all["ignored_tensors"] = ignored_tensors::to_json(opened);
+            all["quantized_matrices"] = json!(opened.matrices);
         }
         return Ok(format!("{all:#}\n"));
     }
@@ -93,6 +94,24 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Err
         ));
     }
     text.push_str(&format!("{} parameters\n", grouped(numbers)));
-    text.push_str(&opened.as_ref().map(ignored_tensors::listed).unwrap_or_default());
+    if let Some(opened) = &opened {
+        text.push_str(&quantized_matrices(&opened.matrices));
+        text.push_str(&ignored_tensors::listed(opened));
+    }
     Ok(text)
+}
+
+/// Quantized matrices that are stored as several tensors: their storage, and the format that they are repacked
+/// or dequantized to.
+fn quantized_matrices(matrices: &[StoredMatrices]) -> String {
+    let mut text = String::new();
+    for StoredMatrices { stored, format, exact, matrices, bytes, format_bytes } in matrices {
+        let values = if *exact { "same values" } else { "rounded" };
+        text.push_str(&format!(
+            "  {matrices} in {stored} ({}) → {format} ({}), {values}\n",
+            size(*bytes),
+            size(*format_bytes)
+        ));
+    }
+    if text.is_empty() { text } else { format!("quantized matrices\n{text}") }
 }

@@ -75,6 +75,8 @@ impl Graph {
                     let bound = weight
                         .map(|weight| {
                             let plus = if weight.plus_one { "1 + " } else { "" };
+                            let stored =
+                                weight.encoding.map_or_else(String::new, |it| format!(" from {}", it.name));
                             let part = weight.part();
                             let cut = match weight.cut {
                                 None => String::new(),
@@ -87,7 +89,7 @@ impl Graph {
                                     format!(" columns {part:?} of every {of}")
                                 }
                             };
-                            format!("{} {plus}{}{cut}", weight.format, weight.tensor)
+                            format!("{}{stored} {plus}{}{cut}", weight.format, weight.tensor)
                         })
                         .unwrap_or_default();
                     writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;

@@ -78,7 +78,8 @@ pub fn page() -> Result<String, String> {
     let _ = write!(
         text,
         "\nEvery model supports every weight format: {}, and affine (see [formats](reference/formats.md#number-formats)). \
-         MLX conversions are supported too ([checkpoints](guide/checkpoints.md#mlx-conversions)).\n\n\
+         It reads [quantized checkpoints](guide/checkpoints.md#quantized-checkpoints) of other tools and \
+         [MLX conversions](guide/checkpoints.md#mlx-conversions).\n\n\
          Most classes read these config keys: {}.\n",
         formats.join(", "),
         usual_list.join(", ")

@@ -4,6 +4,7 @@
 //! combination with other keys are ignored where those are read.
 
 use crate::config::section::Section;
+use crate::quantization::scheme;
 use serde_json::Value;
 
 /// Keys without effect at any value, and why.
@@ -47,7 +48,7 @@ pub(crate) fn check(root: &Section<'_>, family: &str) {
         root.mark_inert(key);
     }
     for (key, inert, why) in ONLY {
-        if !root.is_known(key) {
+        if !root.is_known(key) && !(*key == scheme::KEY && scheme::names_a_method(root)) {
             let inert: Value = serde_json::from_str(inert).unwrap_or_default();
             root.allow_only(key, inert, why);
         }

@@ -69,6 +69,11 @@ impl<'a> Section<'a> {
         self.map.is_some_and(|map| map.contains_key(key))
     }
 
+    /// The value of a key, without marking it as read.
+    pub(crate) fn get_unread(&self, key: &str) -> Option<&'a Value> {
+        self.map?.get(key)
+    }
+
     /// Whether a key is present and null, for the few keys where null differs from absent.
     pub(crate) fn is_null(&self, key: &str) -> bool {
         self.get(key);

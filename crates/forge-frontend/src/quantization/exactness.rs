@@ -73,13 +73,19 @@ impl Exactness {
         let mut found = Exactness::NONE;
         let biases = if let Zeros::Biases(name) = encoding.zeros { Some(name) } else { None };
         for name in std::iter::once(scales.tensor).chain(biases) {
-            let bytes = module.bytes(module.require(name)?)?;
-            for bytes in bytes.chunks_exact(scales.element.bytes()) {
+            let size = scales.element.bytes();
+            let numbers = match scales.element {
+                // There are many, and all numbers of 8 bits together are hardly less exact.
+                ScaleElement::E4m3 => (0..=u8::MAX).collect(),
+                _ => distinct(module.bytes(module.require(name)?)?, size),
+            };
+            for bytes in numbers.chunks_exact(size) {
                 let scale = factor(scales.element.value(bytes));
-                if !scale.is_finite() {
+                if scale.is_finite() {
+                    found = found.with(scale);
+                } else if scales.element != ScaleElement::E4m3 {
                     return Err(format!("{}.{name} has a scale that is infinite or NaN", module.name));
                 }
-                found = found.with(scale);
             }
         }
         found.centered = is_centered(module, encoding)?;
@@ -116,19 +122,32 @@ fn is_centered(module: &Module<'_>, encoding: &Encoding) -> Result<bool, String>
         return Ok(bytes.iter().all(|byte| *byte == 0));
     }
     let largest = (1_u32 << bits) - 1;
-    let fields =
-        |byte: &u8| (0..8 / bits).map(|place| u32::from(*byte) >> (place * bits) & largest).collect();
     let mut centered = true;
-    for zero in bytes.iter().flat_map(|byte: &u8| -> Vec<u32> { fields(byte) }) {
-        if plus > 0 && zero == largest {
-            return Err(format!(
-                "{}.{tensor} has a zero point of {largest} plus {plus}, which readers of this format treat differently; convert it to gptq_v2",
-                module.name
-            ));
+    for byte in distinct(bytes, 1) {
+        for place in 0..8 / bits {
+            let zero = u32::from(byte) >> (place * bits) & largest;
+            if plus > 0 && zero == largest {
+                return Err(format!(
+                    "{}.{tensor} has a zero point of {largest} plus {plus}, which readers of this format treat differently; convert it to gptq_v2",
+                    module.name
+                ));
+            }
+            centered &= zero + plus == middle;
         }
-        centered &= zero + plus == middle;
     }
     Ok(centered)
+}
+
+/// The elements of a tensor, which take this many bytes; each once if they take 1 or 2.
+fn distinct(bytes: Vec<u8>, size: usize) -> Vec<u8> {
+    if size > 2 {
+        return bytes;
+    }
+    let mut seen = vec![false; 1 << (8 * size)];
+    let bits = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+    bytes.chunks_exact(size).for_each(|bytes| seen[bits(bytes)] = true);
+    let found = seen.iter().enumerate().filter(|(_, seen)| **seen);
+    found.flat_map(|(bits, _)| bits.to_le_bytes().into_iter().take(size)).collect()
 }
 
 /// Whether f16 holds a number.

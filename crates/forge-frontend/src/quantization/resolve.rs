@@ -73,7 +73,7 @@ pub(crate) fn resolve(
         resolved.notes.extend(scheme.note_without_modules());
         return Ok(resolved);
     }
-    let mut groups: BTreeMap<(String, Change, Format), StoredMatrices> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, Change, Format), (StoredMatrices, u64)> = BTreeMap::new();
     for (name, encoding, shape) in modules {
         let stored = encoding.to_string();
         let columns = shape.last().copied().unwrap_or(0);
@@ -81,26 +81,23 @@ pub(crate) fn resolve(
         let bytes = replace(scheme, tensors, &name, encoding, (format, shape.clone()));
         resolved.unused.extend(unused(scheme, tensors, &name));
         let exact = change != Change::Rounded;
-        let group = groups.entry((stored.clone(), change, format)).or_insert(StoredMatrices {
-            stored,
-            format,
-            exact,
-            matrices: 0,
-            bytes: 0,
-            format_bytes: 0,
-        });
+        let none = StoredMatrices { stored, format, exact, matrices: 0, bytes: 0, format_bytes: 0 };
+        let (group, q8_0) = groups.entry((none.stored.clone(), change, format)).or_insert((none, 0));
         group.matrices += 1;
         group.bytes += bytes;
-        group.format_bytes += format.matrix_bytes(shape.iter().product::<usize>() / columns.max(1), columns);
+        let rows = shape.iter().product::<usize>() / columns.max(1);
+        group.format_bytes += format.matrix_bytes(rows, columns);
+        *q8_0 += Format::Q8_0.matrix_bytes(rows, columns);
     }
-    resolved.notes = groups.iter().map(|((_, change, _), group)| note(*change, group)).collect();
+    resolved.notes =
+        groups.iter().map(|((_, change, _), (group, q8_0))| note(*change, group, *q8_0)).collect();
     if !resolved.unused.is_empty() {
         resolved.notes.push(
             "scales of activations are not used: activations are not quantized as in the checkpoint"
                 .to_owned(),
         );
     }
-    resolved.matrices = groups.into_values().collect();
+    resolved.matrices = groups.into_values().map(|(group, _)| group).collect();
     Ok(resolved)
 }
 
@@ -146,19 +143,19 @@ fn unused(scheme: &dyn Scheme, tensors: &Tensors, module: &str) -> Vec<String> {
     names.filter(|name| tensors.get(name).is_some()).collect()
 }
 
-/// What happens to matrices, and what it costs.
-fn note(change: Change, group: &StoredMatrices) -> String {
+/// What happens to matrices without `--quant`, and what it costs.
+fn note(change: Change, group: &StoredMatrices, q8_0: u64) -> String {
     let StoredMatrices { stored, format, matrices, bytes, format_bytes, .. } = group;
     let noun = if *matrices == 1 { "matrix" } else { "matrices" };
+    let cost = format!("{} → {}", size(*bytes), size(*format_bytes));
+    let smaller = format!("{cost}; --quant q8_0 takes {}", size(q8_0));
     let what = match change {
-        Change::Kept => format!("kept as {format}"),
-        Change::Repacked => format!("repacked as {format} with the same values"),
-        Change::Dequantized => format!("dequantized to {format} with the same values"),
-        Change::Rounded => format!("dequantized and rounded to {format}"),
+        Change::Kept => format!("kept as {format}, {cost}"),
+        Change::Repacked => format!("repacked as {format} with the same values, {cost}"),
+        Change::Dequantized => {
+            format!("--quant keep dequantizes to {format} with the same values, {smaller}")
+        }
+        Change::Rounded => format!("--quant keep dequantizes and rounds to {format}, {smaller}"),
     };
-    let smaller = match change {
-        Change::Kept | Change::Repacked => "",
-        Change::Dequantized | Change::Rounded => "; smaller with --quant q8_0 or q4_0",
-    };
-    format!("{matrices} {noun} in {stored}: {what}, {} → {}{smaller}", size(*bytes), size(*format_bytes))
+    format!("{matrices} {noun} in {stored}: {what}")
 }

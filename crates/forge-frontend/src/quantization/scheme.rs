@@ -51,13 +51,14 @@ pub(crate) fn read(root: &Section<'_>, checkpoint: &dyn Checkpoint) -> Option<Bo
     if root.contains_key_unread(mlx::KEY) {
         return None;
     }
-    let section = match ["", "text_config"].into_iter().find(|place| names_a_method(root, place)) {
-        Some("") => root.section(KEY)?,
-        Some(nested) => root.section(nested)?.section(KEY)?,
-        None => return modelopt_file(checkpoint),
+    let text = root.contains_key_unread("text_config").then(|| root.section("text_config")).flatten();
+    let configured = [Some(root.clone()), text].into_iter().flatten().find(names_a_method);
+    let Some(section) = configured.and_then(|configured| configured.section(KEY)) else {
+        return modelopt_file(checkpoint);
     };
     let method = section.word("quant_method");
-    let is_modelopt = section.section("producer").is_some_and(|it| it.word("name") == Some("modelopt"));
+    let producer = section.get("producer").and_then(|producer| producer.get("name"));
+    let is_modelopt = producer.and_then(Value::as_str) == Some("modelopt");
     let scheme: Option<Box<dyn Scheme>> = match method {
         // gpt-oss reads it; for others an unread key is an error.
         Some("mxfp4") => return None,
@@ -77,12 +78,9 @@ pub(crate) fn read(root: &Section<'_>, checkpoint: &dyn Checkpoint) -> Option<Bo
     scheme
 }
 
-/// Whether the object at a path has a configuration with a method that this module selects.
-fn names_a_method(root: &Section<'_>, place: &str) -> bool {
-    let value = &root.document().value;
-    let object = if place.is_empty() { Some(value) } else { value.get(place) };
-    let config = object.and_then(|object| object.get(KEY)).and_then(Value::as_object);
-    config.is_some_and(|config| {
+/// Whether an object has a configuration with a method that this module selects.
+pub(crate) fn names_a_method(section: &Section<'_>) -> bool {
+    section.get_unread(KEY).and_then(Value::as_object).is_some_and(|config| {
         !config.is_empty() && config.get("quant_method").and_then(Value::as_str) != Some("mxfp4")
     })
 }
