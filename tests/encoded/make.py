@@ -36,6 +36,7 @@ LLAMA = ("llama", dict(SIZES, hidden_size=128, intermediate_size=256, num_attent
                        num_key_value_heads=1, head_dim=64))
 QWEN3 = ("qwen3", dict(SIZES, hidden_size=128, intermediate_size=192, num_attention_heads=2,
                        num_key_value_heads=1, head_dim=64))
+PHI3 = ("phi3", dict(SIZES, hidden_size=128, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1))
 QWEN3_MOE = ("qwen3_moe", dict(SIZES, hidden_size=64, intermediate_size=64, num_attention_heads=2,
                                num_key_value_heads=1, head_dim=32, num_experts=4, num_experts_per_tok=2,
                                moe_intermediate_size=64))
@@ -289,6 +290,7 @@ ENTRIES = {
                  groups("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32)),
     "awq": (QWEN3, lambda: awq(64),
             hub("awq", bits=4, group_size=64, zero_point=True, version="gemm", modules_to_not_convert=None)),
+    "awq_fused": (PHI3, lambda: awq(32), hub("awq", bits=4, group_size=32, zero_point=True, version="GEMM")),
     "gptq": (LLAMA, lambda: gptq(4, 64, True, 1),
              hub("gptq", bits=4, group_size=64, sym=True, desc_act=False, checkpoint_format="gptq")),
     "gptq_reordered": (LLAMA, lambda: gptq(4, 32, False, 2, True),

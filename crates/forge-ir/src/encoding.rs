@@ -72,11 +72,10 @@ impl Element {
         matches!(self, Element::Unsigned(_) | Element::Signed8)
     }
 
-    /// Significant bits of the largest element, and the exponent of the smallest bit that an element has.
-    /// Integers are differences of a code and a zero point.
+    /// Significant bits of an element, and the exponent of the smallest bit that it has.
     pub const fn precision(self) -> (u32, i32) {
         match self {
-            Element::Unsigned(bits) => (bits + 1, 0),
+            Element::Unsigned(bits) => (bits, 0),
             Element::Signed8 => (8, 0),
             Element::E4m3 => (4, -9),
             Element::E2m1 => (2, -1),
@@ -121,6 +120,12 @@ pub struct ScaleTensor {
     pub factor: ScaleFactor,
 }
 
+/// Tensor of the scales of [`ScaleElement::Nested`].
+pub const NESTED_SCALES: &str = "weight.nested_absmax";
+
+/// Tensor of the table of [`ScaleElement::Nested`].
+pub const NESTED_TABLE: &str = "weight.nested_quant_map";
+
 /// Type of a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -135,8 +140,8 @@ pub enum ScaleElement {
     E4m3,
     /// A power of two: an exponent of 8 bits.
     E8m0,
-    /// A byte that is quantized itself, with scales of blocks of 256 in `weight.nested_absmax`, a table in
-    /// `weight.nested_quant_map` and an offset in the JSON text of this tensor (bitsandbytes).
+    /// A byte that is quantized itself, with scales of blocks in [`NESTED_SCALES`], a table in
+    /// [`NESTED_TABLE`], and block size and offset in the JSON text of this tensor (bitsandbytes).
     Nested(&'static str),
 }
 
@@ -216,6 +221,27 @@ impl Encoding {
     /// Columns that share a scale, of a matrix of this many columns.
     pub fn group(&self, columns: usize) -> usize {
         self.scales.columns.unwrap_or(columns).max(1)
+    }
+
+    /// Names of the tensors that it reads.
+    pub fn tensors(&self) -> Vec<&'static str> {
+        let mut all = vec![self.codes, self.scales.tensor];
+        all.extend(self.groups);
+        match self.scales.factor {
+            ScaleFactor::Times(tensor) | ScaleFactor::Over(tensor) => all.push(tensor),
+            ScaleFactor::One | ScaleFactor::OverConstant(_) => {}
+        }
+        match self.zeros {
+            Zeros::Tensor { tensor, .. } | Zeros::Biases(tensor) => all.push(tensor),
+            Zeros::Constant(_) => {}
+        }
+        if let Element::Table(tensor) = self.element {
+            all.push(tensor);
+        }
+        if let ScaleElement::Nested(state) = self.scales.element {
+            all.extend([state, NESTED_SCALES, NESTED_TABLE]);
+        }
+        all
     }
 
     /// Groups of columns of a matrix of this many columns.

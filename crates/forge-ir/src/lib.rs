@@ -52,8 +52,8 @@ mod weight_source;
 pub use crate::blocks::Blocks;
 pub use crate::diagnostic::{Diagnostic, Place};
 pub use crate::encoding::{
-    Element, Encoding, INTERLEAVED_NIBBLES, Packing, ScaleElement, ScaleFactor, ScaleTensor, ZeroPacking,
-    Zeros,
+    Element, Encoding, INTERLEAVED_NIBBLES, NESTED_SCALES, NESTED_TABLE, Packing, ScaleElement, ScaleFactor,
+    ScaleTensor, ZeroPacking, Zeros,
 };
 pub use crate::graph::{
     Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,

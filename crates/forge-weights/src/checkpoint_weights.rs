@@ -5,7 +5,8 @@
 //! transposed, and a stack is one matrix wherever its parts are stored.
 
 use crate::codec::decode_row;
-use crate::encoded::{EncodedMatrix, TensorCache};
+use crate::encoded::matrix::EncodedMatrix;
+use crate::encoded::tensor_cache::TensorCache;
 use crate::{blocks, mlx, mxfp4};
 use forge_ir::{
     Blocks, Diagnostic, Encoding, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice,

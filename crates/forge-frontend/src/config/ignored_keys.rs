@@ -48,7 +48,8 @@ pub(crate) fn check(root: &Section<'_>, family: &str) {
         root.mark_inert(key);
     }
     for (key, inert, why) in ONLY {
-        if !root.is_known(key) && !(*key == scheme::KEY && scheme::names_a_method(root)) {
+        let is_scheme = *key == scheme::KEY && scheme::names_a_method(root);
+        if !root.is_known(key) && !is_scheme {
             let inert: Value = serde_json::from_str(inert).unwrap_or_default();
             root.allow_only(key, inert, why);
         }

@@ -318,7 +318,8 @@ impl<'a> Bindings<'a> {
         }
         let rows =
             self.further_rows.iter().map(|(name, rows)| format!("{name}[{}..{}]", rows.start, rows.end));
-        Ok(self.ignored.iter().cloned().chain(rows).collect())
+        let ignored = self.ignored.iter().filter(|name| !self.bound.contains_key(*name));
+        Ok(ignored.cloned().chain(rows).collect())
     }
 }
 

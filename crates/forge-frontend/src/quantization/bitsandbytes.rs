@@ -8,7 +8,9 @@
 use crate::config::section::Section;
 use crate::quantization::module::Module;
 use crate::quantization::scheme::{Scheme, Stored};
-use forge_ir::{Element, Encoding, Packing, ScaleElement, ScaleFactor, ScaleTensor, Zeros};
+use forge_ir::{
+    Element, Encoding, NESTED_SCALES, NESTED_TABLE, Packing, ScaleElement, ScaleFactor, ScaleTensor, Zeros,
+};
 use serde_json::Value;
 
 /// Names of the JSON text, by type of code.
@@ -33,17 +35,11 @@ pub(crate) fn read(section: &Section<'_>) -> BitsAndBytes {
 
 impl Scheme for BitsAndBytes {
     fn parts(&self) -> &'static [&'static str] {
-        &[
-            "weight",
-            "weight.absmax",
-            "weight.quant_map",
-            "weight.nested_absmax",
-            "weight.nested_quant_map",
-            STATES[0].0,
-            STATES[1].0,
-            "SCB",
-            "weight_format",
-        ]
+        &["weight"]
+    }
+
+    fn checked(&self) -> &'static [&'static str] {
+        &[STATES[0].0, STATES[1].0, "weight_format"]
     }
 
     fn stored(&self, module: &Module<'_>) -> Option<Result<Stored, String>> {
@@ -106,10 +102,10 @@ fn four_bits(module: &Module<'_>) -> Result<Stored, String> {
     }
     module.expect("weight.quant_map", "F32", &[16])?;
     let count = rows * columns / block;
-    let element = match module.get("weight.nested_absmax") {
+    let element = match module.get(NESTED_SCALES) {
         Some(_) => {
             module.expect("weight.absmax", "U8", &[count])?;
-            module.expect("weight.nested_quant_map", "F32", &[256])?;
+            module.expect(NESTED_TABLE, "F32", &[256])?;
             ScaleElement::Nested(state)
         }
         None => {

@@ -23,13 +23,14 @@ pub(crate) struct CompressedTensors;
 
 /// Reads the configuration.
 pub(crate) fn read(section: &Section<'_>) -> CompressedTensors {
-    const FORMATS: [&str; 8] = [
+    const FORMATS: [&str; 9] = [
         "float-quantized",
         "int-quantized",
         "naive-quantized",
         "pack-quantized",
         "nvfp4-pack-quantized",
         "mxfp4-pack-quantized",
+        "mxfp8-quantized",
         "mixed-precision",
         "dense",
     ];
@@ -55,15 +56,11 @@ fn is_set(value: &Value) -> bool {
 
 impl Scheme for CompressedTensors {
     fn parts(&self) -> &'static [&'static str] {
-        &[
-            "weight",
-            "weight_packed",
-            "weight_scale",
-            "weight_zero_point",
-            "weight_shape",
-            "weight_global_scale",
-            "weight_g_idx",
-        ]
+        &["weight", "weight_packed"]
+    }
+
+    fn checked(&self) -> &'static [&'static str] {
+        &["weight_shape", "weight_g_idx", "weight_zero_point"]
     }
 
     fn unused(&self) -> &'static [&'static str] {
@@ -80,15 +77,30 @@ impl Scheme for CompressedTensors {
         }
         let weight = module.get("weight")?;
         match weight.dtype.as_str() {
-            fp8::E4M3 => Some(fp8::e4m3(module, weight, "weight_scale", None)),
+            fp8::E4M3 => {
+                Some(symmetric(module).and_then(|()| fp8::e4m3(module, weight, "weight_scale", None)))
+            }
             "I8" => Some(int8(module, weight)),
             _ => None,
         }
     }
 }
 
+/// Whether all zero points are 0, if there are any; or the error.
+fn symmetric(module: &Module<'_>) -> Result<(), String> {
+    for part in ["weight_zero_point", "weight_g_idx"] {
+        if let Some(zeros) = module.get(part)
+            && module.bytes(zeros)?.iter().any(|byte| *byte != 0)
+        {
+            return Err(format!("{} is not 0, which is unsupported for this format", zeros.name));
+        }
+    }
+    Ok(())
+}
+
 /// NVFP4 or MXFP4, by the type of the scales.
 fn floats(module: &Module<'_>, codes: &Tensor) -> Result<Stored, String> {
+    symmetric(module)?;
     let scales = module.require("weight_scale")?;
     if scales.dtype == fp8::E4M3 {
         let factor = ScaleFactor::Over("weight_global_scale");
@@ -176,13 +188,17 @@ fn int8(module: &Module<'_>, weight: &Tensor) -> Result<Stored, String> {
     let count = if whole { 1 } else { row_scales(module, rows)?.1 };
     let zeros = match module.get("weight_zero_point") {
         None => Zeros::Constant(0),
-        Some(_) if whole => return Err("a zero point of the whole matrix is unsupported".to_owned()),
+        Some(_) if whole => {
+            symmetric(module)?;
+            Zeros::Constant(0)
+        }
         Some(_) => {
             module.expect("weight_zero_point", "I8", &[rows, count])?;
             Zeros::Tensor { tensor: "weight_zero_point", packing: ZeroPacking::SignedBytes, plus: 0 }
         }
     };
-    let mut tensor = scale_tensor(float_scale(scales)?, group(scales, columns, count)?);
+    let group = group(scales, columns, count)?;
+    let mut tensor = scale_tensor(float_scale(scales)?, group);
     tensor.rows = if whole { None } else { Some(1) };
     let encoding = Encoding {
         name: "compressed-tensors int8",
@@ -191,7 +207,7 @@ fn int8(module: &Module<'_>, weight: &Tensor) -> Result<Stored, String> {
         codes: "weight",
         scales: tensor,
         zeros,
-        groups: None,
+        groups: reordered(module, "weight_g_idx", [columns, group.unwrap_or(columns)])?,
     };
     Ok((encoding, vec![rows, columns]))
 }

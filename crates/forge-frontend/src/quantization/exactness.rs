@@ -101,9 +101,13 @@ impl Exactness {
             _ => return false,
         };
         let (significant, lowest) = encoding.element.precision();
-        let is_sum = matches!(encoding.zeros, Zeros::Biases(_));
-        !is_sum
-            && self.significant.saturating_add(significant) <= bits
+        let more = match encoding.zeros {
+            Zeros::Constant(_) => 0,
+            // The difference of two codes.
+            Zeros::Tensor { .. } => 1,
+            Zeros::Biases(_) => return false,
+        };
+        self.significant.saturating_add(significant + more) <= bits
             && self.lowest.saturating_add(lowest) >= smallest
     }
 }

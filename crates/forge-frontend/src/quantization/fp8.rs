@@ -42,7 +42,7 @@ impl Scheme for Fp8 {
     }
 
     fn unused(&self) -> &'static [&'static str] {
-        &["activation_scale", "input_scale", "output_scale"]
+        &["activation_scale", "input_scale", "input_scale_ub", "output_scale"]
     }
 
     fn stored(&self, module: &Module<'_>) -> Option<Result<Stored, String>> {

@@ -32,7 +32,16 @@ pub(crate) fn read(section: &Section<'_>) -> Gptq {
 
 impl Scheme for Gptq {
     fn parts(&self) -> &'static [&'static str] {
-        &["qweight", "qzeros", "scales", "g_idx"]
+        &["qweight", "qzeros", "scales"]
+    }
+
+    fn checked(&self) -> &'static [&'static str] {
+        &["g_idx"]
+    }
+
+    /// AutoGPTQ writes biases of 0 for modules that have none.
+    fn unused_if_zero(&self) -> &'static [&'static str] {
+        &["bias"]
     }
 
     fn stored(&self, module: &Module<'_>) -> Option<Result<Stored, String>> {

@@ -47,6 +47,7 @@ pub(crate) fn resolve(
     tensors: &mut Tensors,
     float: Format,
 ) -> Result<Resolved, Vec<Diagnostic>> {
+    let mut resolved = Resolved::default();
     let mut modules = Vec::new();
     let mut faults = Vec::new();
     let mut common: BTreeMap<String, Exactness> = BTreeMap::new();
@@ -58,6 +59,7 @@ pub(crate) fn resolve(
         });
         match judged {
             Ok((encoding, shape, exactness)) => {
+                resolved.unused.extend(unused(scheme, &module));
                 let found = common.entry(encoding.to_string()).or_insert(Exactness::NONE);
                 *found = found.and(exactness);
                 modules.push((name, encoding, shape));
@@ -68,7 +70,6 @@ pub(crate) fn resolve(
     if !faults.is_empty() {
         return Err(faults);
     }
-    let mut resolved = Resolved::default();
     if modules.is_empty() {
         resolved.notes.extend(scheme.note_without_modules());
         return Ok(resolved);
@@ -79,7 +80,6 @@ pub(crate) fn resolve(
         let columns = shape.last().copied().unwrap_or(0);
         let (format, change) = format(&encoding, &common[&stored], columns, float);
         let bytes = replace(scheme, tensors, &name, encoding, (format, shape.clone()));
-        resolved.unused.extend(unused(scheme, tensors, &name));
         let exact = change != Change::Rounded;
         let none = StoredMatrices { stored, format, exact, matrices: 0, bytes: 0, format_bytes: 0 };
         let (group, q8_0) = groups.entry((none.stored.clone(), change, format)).or_insert((none, 0));
@@ -91,7 +91,7 @@ pub(crate) fn resolve(
     }
     resolved.notes =
         groups.iter().map(|((_, change, _), (group, q8_0))| note(*change, group, *q8_0)).collect();
-    if !resolved.unused.is_empty() {
+    if resolved.unused.iter().any(|name| name.contains("scale")) {
         resolved.notes.push(
             "scales of activations are not used: activations are not quantized as in the checkpoint"
                 .to_owned(),
@@ -118,7 +118,9 @@ fn replace(
     encoding: Encoding,
     (format, shape): (Format, Vec<usize>),
 ) -> u64 {
-    let parts: Vec<String> = scheme.parts().iter().map(|part| format!("{module}.{part}")).collect();
+    let parts = encoding.tensors();
+    let parts = parts.iter().chain(scheme.checked()).map(|part| format!("{module}.{part}"));
+    let parts: Vec<String> = parts.collect::<BTreeSet<_>>().into_iter().collect();
     let found: Vec<&Tensor> = parts.iter().filter_map(|part| tensors.get(part)).collect();
     let bytes = found.iter().map(|part| part.bytes).sum();
     let codes = tensors.get(&format!("{module}.{}", encoding.codes));
@@ -137,10 +139,15 @@ fn replace(
     bytes
 }
 
-/// Names of a module's tensors that do not affect weights.
-fn unused(scheme: &dyn Scheme, tensors: &Tensors, module: &str) -> Vec<String> {
-    let names = scheme.unused().iter().map(|part| format!("{module}.{part}"));
-    names.filter(|name| tensors.get(name).is_some()).collect()
+/// Names of a module's tensors that have no effect.
+fn unused(scheme: &dyn Scheme, module: &Module<'_>) -> Vec<String> {
+    let is_zero = |part: &&&str| {
+        let bytes = module.get(part).map(|tensor| module.bytes(tensor));
+        matches!(bytes, Some(Ok(bytes)) if bytes.iter().all(|byte| *byte == 0))
+    };
+    let zero = scheme.unused_if_zero().iter().filter(is_zero);
+    let tensors = scheme.unused().iter().chain(zero).filter_map(|part| module.get(part));
+    tensors.map(|tensor| tensor.name.clone()).collect()
 }
 
 /// What happens to matrices without `--quant`, and what it costs.

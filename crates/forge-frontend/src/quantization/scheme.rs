@@ -19,11 +19,21 @@ pub(crate) type Stored = (Encoding, Vec<usize>);
 /// Names and types of tensors decide which modules are quantized, and how: lists of modules in the
 /// configuration repeat that.
 pub(crate) trait Scheme {
-    /// Last parts of the names of a quantized module's tensors.
+    /// Last parts of the names of a quantized module's tensors, or enough of them to find all modules.
     fn parts(&self) -> &'static [&'static str];
+
+    /// Last parts of the names of tensors that only describe others and have been checked.
+    fn checked(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Last parts of the names of tensors that do not affect weights.
     fn unused(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Last parts of the names of tensors that have no effect if all their bytes are 0.
+    fn unused_if_zero(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -62,7 +72,7 @@ pub(crate) fn read(root: &Section<'_>, checkpoint: &dyn Checkpoint) -> Option<Bo
     let scheme: Option<Box<dyn Scheme>> = match method {
         // gpt-oss reads it; for others an unread key is an error.
         Some("mxfp4") => return None,
-        Some("fp8") if !is_modelopt => Some(Box::new(fp8::read(&section))),
+        Some("fp8" | "fbgemm_fp8") if !is_modelopt => Some(Box::new(fp8::read(&section))),
         Some("compressed-tensors") => Some(Box::new(compressed_tensors::read(&section))),
         Some("awq") => Some(Box::new(awq::read(&section))),
         Some("gptq") => Some(Box::new(gptq::read(&section))),
@@ -72,7 +82,7 @@ pub(crate) fn read(root: &Section<'_>, checkpoint: &dyn Checkpoint) -> Option<Bo
         _ => None,
     };
     if scheme.is_none() {
-        section.reject("quant_method", METHODS, &[]);
+        section.reject("quant_method", METHODS, &["use the original checkpoint in BF16 or F16".to_owned()]);
     }
     section.read_all();
     scheme

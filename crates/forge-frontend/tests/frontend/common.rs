@@ -13,10 +13,10 @@ pub(crate) fn models() -> Vec<String> {
     models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// A model of tests/models, or of tests/quantized.
+/// A model of tests/models, tests/quantized, tests/encoded or tests/odd.
 pub(crate) fn model(name: &str) -> MemoryCheckpoint {
-    let folders =
-        ["models", "quantized"].map(|kind| format!("{}/../../tests/{kind}", env!("CARGO_MANIFEST_DIR")));
+    let folders = ["models", "quantized", "encoded", "odd"]
+        .map(|kind| format!("{}/../../tests/{kind}", env!("CARGO_MANIFEST_DIR")));
     let mut paths = folders.iter().map(|folder| std::path::Path::new(folder).join(name));
     let files = std::fs::read_dir(paths.find(|path| path.is_dir()).unwrap()).unwrap().map(|entry| {
         let path = entry.unwrap().path();

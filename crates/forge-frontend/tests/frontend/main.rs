@@ -2,6 +2,7 @@
 
 mod common;
 mod configuration_faults;
+mod encoded;
 mod experts;
 mod fault_edits;
 mod faults;

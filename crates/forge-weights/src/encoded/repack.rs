@@ -1,8 +1,7 @@
 //! Repacks rows in one of forge's quantized formats, without changing a value.
 
 use crate::codes::{block_bytes, pack};
-use crate::encoded::CodedRows;
-use crate::encoded::scales::Offsets;
+use crate::encoded::coded_rows::{CodedRows, Offsets};
 use forge_ir::{Affine, BLOCK, Bits, Encoding, Format, Scales};
 use half::{bf16, f16};
 

@@ -1,21 +1,14 @@
 //! Scales, zero points and biases of rows.
 
+use crate::encoded::coded_rows::Offsets;
 use crate::encoded::codes::{field, interleaved, word};
-use crate::encoded::{EncodedMatrix, invalid};
-use forge_ir::{ScaleElement, ScaleFactor, ZeroPacking, Zeros};
+use crate::encoded::matrix::{EncodedMatrix, invalid};
+use forge_ir::{NESTED_SCALES, NESTED_TABLE, ScaleElement, ScaleFactor, ZeroPacking, Zeros};
 use std::io;
 use std::ops::Range;
 
 /// Codes of a word.
 const WORD: usize = 32;
-
-/// What the values of codes are relative to, for every row's groups.
-pub(super) enum Offsets {
-    /// Subtracted from the value of a code.
-    Zeros(Vec<f32>),
-    /// Added to the product of a code and its scale.
-    Biases(Vec<f32>),
-}
 
 /// Parameters of scales that are quantized themselves.
 #[derive(serde::Deserialize)]
@@ -92,8 +85,8 @@ impl EncodedMatrix<'_> {
         };
         let size = state.nested_blocksize.max(1);
         let blocks = codes.start / size..codes.end.div_ceil(size);
-        let table = floats("weight.nested_quant_map", 0..256)?;
-        let scales = floats("weight.nested_absmax", blocks.clone())?;
+        let table = floats(NESTED_TABLE, 0..256)?;
+        let scales = floats(NESTED_SCALES, blocks.clone())?;
         let place = |code: usize| scales[code / size - blocks.start];
         let value = |(at, byte): (usize, &u8)| table[usize::from(*byte)] * place(at) + state.nested_offset;
         Ok(codes.zip(&bytes).map(value).collect())

@@ -1,0 +1,118 @@
+//! A matrix that a checkpoint stores as codes and scales in several tensors.
+
+use crate::encoded::coded_rows::{CodedRows, Offsets};
+use crate::encoded::repack;
+use crate::encoded::tensor_cache::TensorCache;
+use forge_ir::{Element, Encoding, Format};
+use std::io;
+use std::ops::Range;
+
+/// Fills its last argument with bytes of a tensor from an offset on.
+pub(crate) type ReadTensor<'a> = &'a (dyn Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync);
+
+/// A matrix of the checkpoint, with the function that reads its tensors.
+pub(crate) struct EncodedMatrix<'a> {
+    pub(crate) read: ReadTensor<'a>,
+    /// Whole tensors that were read before.
+    pub(crate) cache: &'a TensorCache,
+    /// How it is stored.
+    pub(crate) encoding: Encoding,
+    /// Name of its tensor in the graph.
+    pub(crate) tensor: &'a str,
+    /// Rows of the tensor.
+    pub(crate) rows: usize,
+    /// Columns of the tensor.
+    pub(crate) columns: usize,
+}
+
+impl EncodedMatrix<'_> {
+    /// Name of one of its tensors.
+    pub(super) fn part(&self, name: &str) -> String {
+        let module = self.tensor.strip_suffix(".weight").unwrap_or(self.tensor);
+        format!("{module}.{name}")
+    }
+
+    /// Bytes of one of its tensors.
+    pub(super) fn bytes(&self, name: &str, offset: usize, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        (self.read)(&self.part(name), offset as u64, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All bytes of one of its tensors, which may be kept for the next rows.
+    pub(super) fn whole(&self, name: &str, length: usize) -> io::Result<std::sync::Arc<Vec<u8>>> {
+        self.cache.get(&self.part(name), || self.bytes(name, 0, length))
+    }
+
+    fn coded(&self, rows: Range<usize>) -> io::Result<CodedRows> {
+        let scales = self.scales(rows.clone())?;
+        let offsets = self.offsets(rows.clone())?;
+        Ok(CodedRows { codes: self.codes(rows)?, scales, offsets })
+    }
+
+    /// The group of every column.
+    fn column_groups(&self) -> io::Result<Vec<usize>> {
+        let group = self.encoding.group(self.columns);
+        let Some(name) = self.encoding.groups else {
+            return Ok((0..self.columns).map(|column| column / group).collect());
+        };
+        let bytes = self.whole(name, 4 * self.columns)?;
+        let groups = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        let groups: Vec<usize> = groups.collect();
+        let count = self.encoding.groups_of(self.columns);
+        if let Some(beyond) = groups.iter().find(|group| **group >= count) {
+            return Err(invalid(format!("{} has group {beyond} of {count}", self.part(name))));
+        }
+        Ok(groups)
+    }
+
+    /// Fills `out` with the values of rows.
+    pub(crate) fn dequantize(&self, rows: Range<usize>, out: &mut [f32]) -> io::Result<()> {
+        let columns = self.columns.max(1);
+        let CodedRows { codes, scales, offsets } = self.coded(rows)?;
+        let groups = self.column_groups()?;
+        let count = self.encoding.groups_of(columns);
+        let element = self.element_values()?;
+        for (row, (codes, out)) in codes.chunks_exact(columns).zip(out.chunks_exact_mut(columns)).enumerate()
+        {
+            let first = row * count;
+            for ((out, code), group) in out.iter_mut().zip(codes).zip(&groups) {
+                let (element, scale) = (element[usize::from(*code)], scales[first + group]);
+                *out = match &offsets {
+                    Offsets::Zeros(zeros) => (element - zeros[first + group]) * scale,
+                    Offsets::Biases(biases) => element * scale + biases[first + group],
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `out` with rows in one of forge's quantized formats, each quantized values first and then scales.
+    pub(crate) fn repack(&self, rows: Range<usize>, format: Format, out: &mut [u8]) -> io::Result<()> {
+        if self.encoding.groups.is_some() {
+            return Err(invalid(format!("{}: columns are reordered", self.tensor)));
+        }
+        let coded = self.coded(rows)?;
+        let group = self.encoding.group(self.columns);
+        let values = self.element_values()?;
+        let source =
+            repack::Source { encoding: &self.encoding, values: &values, columns: self.columns, group };
+        repack::rows(&source, &coded, format, out)
+            .map_err(|message| invalid(format!("{} cannot be repacked in {format}: {message}", self.tensor)))
+    }
+
+    /// The value of every code.
+    fn element_values(&self) -> io::Result<Vec<f32>> {
+        let element = self.encoding.element;
+        if let Element::Table(name) = element {
+            let bytes = self.whole(name, 4 << element.bits())?;
+            return Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
+        }
+        Ok((0..=u8::MAX).map(|code| element.value(code)).collect())
+    }
+}
+
+/// The error for tensors that contradict each other.
+pub(super) fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
