@@ -17,9 +17,10 @@ const TOKENIZER: &str = "tokenizer.json";
 /// Mistral's tokenizer file.
 const TEKKEN: &str = "tekken.json";
 
-/// Configuration and tokenizer files.
-const SMALL: [&str; 9] = [
+/// Configuration and tokenizer files. ModelOpt has its quantization in a file of its own.
+const SMALL: [&str; 10] = [
     "config.json",
+    "hf_quant_config.json",
     "generation_config.json",
     TOKENIZER,
     TEKKEN,
@@ -173,6 +174,7 @@ mod tests {
             "README.md",
             "config.json",
             "consolidated.safetensors",
+            "hf_quant_config.json",
             "onnx/model.onnx",
             "pytorch_model.bin",
             "tokenizer.json",
@@ -181,11 +183,11 @@ mod tests {
         let with = |more: &[&'static str]| [&beside[..], more].concat();
         assert_eq!(
             choose("a/b", &with(&[SINGLE, INDEX])),
-            Ok(Choice::Files(owned(&["config.json", "tokenizer.json", SINGLE])))
+            Ok(Choice::Files(owned(&["config.json", "hf_quant_config.json", "tokenizer.json", SINGLE])))
         );
         assert_eq!(
             choose("a/b", &with(&[INDEX, "model-00001-of-00002.safetensors"])),
-            Ok(Choice::Sharded(owned(&["config.json", "tokenizer.json", INDEX])))
+            Ok(Choice::Sharded(owned(&["config.json", "hf_quant_config.json", "tokenizer.json", INDEX])))
         );
         assert_eq!(choose("a/b:Q8_0", &with(&[SINGLE])), Ok(Choice::Gguf(owned(&["x-Q8_0.gguf"]))));
     }

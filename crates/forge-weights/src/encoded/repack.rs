@@ -150,3 +150,73 @@ fn exponent(scale: f32) -> Result<u8, String> {
     let exact = scale.is_nan() || forge_ir::from_e8m0(byte) == scale;
     if exact { Ok(byte) } else { Err(format!("the scale {scale:e} is no power of two")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::decode_row;
+    use forge_ir::{Element, Packing, ScaleElement, ScaleFactor, ScaleTensor, Zeros};
+
+    const COLUMNS: usize = 64;
+
+    /// A row of integers from 0 to 15 in groups of 32, stored in a format and decoded.
+    fn repacked(format: Format, scale: f32, zero: f32) -> Result<Vec<f32>, String> {
+        let scales = ScaleTensor {
+            tensor: "scales",
+            element: ScaleElement::F32,
+            rows: Some(1),
+            columns: Some(32),
+            transposed: false,
+            factor: ScaleFactor::One,
+        };
+        let (element, zeros) = (Element::Unsigned(4), Zeros::Constant(8));
+        let encoding = Encoding {
+            name: "test",
+            element,
+            packing: Packing::Rows,
+            codes: "codes",
+            scales,
+            zeros,
+            groups: None,
+        };
+        let values: Vec<f32> = (0..=u8::MAX).map(f32::from).collect();
+        let source = Source { encoding: &encoding, values: &values, columns: COLUMNS, group: 32 };
+        let codes = (0..COLUMNS).map(|column| (column * 7 % 16) as u8).collect();
+        let coded = CodedRows { codes, scales: vec![scale, -scale], offsets: Offsets::Zeros(vec![zero; 2]) };
+        let [of_codes, of_scales] = format.plane_bytes(COLUMNS);
+        let mut out = vec![0; of_codes + of_scales];
+        rows(&source, &coded, format, &mut out)?;
+        let mut decoded = vec![0.0; COLUMNS];
+        decode_row(format, out.split_at(of_codes).into(), &mut decoded);
+        Ok(decoded)
+    }
+
+    #[test]
+    fn values_are_kept_in_every_format_that_has_them() {
+        for (name, zero) in [
+            ("q4_0", 8.0),
+            ("q5_0", 15.0),
+            ("q5_0", 0.0),
+            ("q8_0", 3.0),
+            ("affine4_32", 8.0),
+            ("affine5_32_bf16", 1.0),
+            ("affine6_32", 13.0),
+            ("affine8_32", 7.0),
+        ] {
+            let values = repacked(Format::from_name(name).unwrap(), 0.375, zero).unwrap();
+            for (column, value) in values.into_iter().enumerate() {
+                let scale = if column < 32 { 0.375 } else { -0.375 };
+                assert_eq!(value, ((column * 7 % 16) as f32 - zero) * scale, "{name} {zero} {column}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_is_never_changed() {
+        let fails = |name, scale, zero| repacked(Format::from_name(name).unwrap(), scale, zero).unwrap_err();
+        assert!(fails("q4_0", 0.1, 8.0).contains("1e-1 is not exact"));
+        assert!(fails("q4_0", 0.5, 7.0).contains("8 is out of range"));
+        assert!(fails("affine4_32", 16384.0, 8.0).contains("is not exact"), "8 * 16384 is beyond f16");
+        assert!(fails("mxfp4", 0.75, 8.0).contains("no power of two"));
+    }
+}
