@@ -217,7 +217,12 @@ fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
             element * weight.shape.iter().product::<usize>() as u64
         }
     };
-    let before: u64 = graph.weights.iter().map(bytes).sum();
+    let (encoded, others): (Vec<_>, Vec<_>) =
+        graph.weights.iter().partition(|weight| weight.encoding.is_some());
+    // Several weights may be slices of one tensor.
+    let encoded: BTreeSet<String> = encoded.iter().flat_map(|weight| weight.tensors()).collect();
+    let encoded = encoded.iter().filter_map(|name| opened.tensors.get(name)).map(|tensor| tensor.bytes);
+    let before = others.into_iter().map(bytes).sum::<u64>() + encoded.sum::<u64>();
     let mut file = staging.create(WEIGHTS)?;
     let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
     let source = CheckpointWeights::new(graph, |tensor, offset, out| {
