@@ -8,6 +8,9 @@ use std::ops::Range;
 /// Bits of a word.
 const WORD: usize = 32;
 
+/// Columns whose words are unpacked together.
+const TILE: usize = 64;
+
 impl EncodedMatrix<'_> {
     /// The codes of rows, one byte each.
     pub(super) fn codes(&self, rows: Range<usize>) -> io::Result<Vec<u8>> {
@@ -40,9 +43,13 @@ impl EncodedMatrix<'_> {
                 let of_column = self.rows / INTERLEAVED_NIBBLES.len();
                 let words = self.whole(name, columns * of_column * 4)?;
                 let mut codes = vec![0; rows.len() * columns];
-                for column in 0..columns {
+                // Tiles of columns, so that the written lines stay in the cache.
+                for tile in (0..columns).step_by(TILE) {
+                    let tile = tile..columns.min(tile + TILE);
                     for (row, codes) in rows.clone().zip(codes.chunks_exact_mut(columns)) {
-                        codes[column] = interleaved(&words, column * of_column, row);
+                        for column in tile.clone() {
+                            codes[column] = interleaved(&words, column * of_column, row);
+                        }
                     }
                 }
                 Ok(codes)

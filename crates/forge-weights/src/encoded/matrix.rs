@@ -50,38 +50,44 @@ impl EncodedMatrix<'_> {
         Ok(CodedRows { codes: self.codes(rows)?, scales, offsets })
     }
 
-    /// The group of every column.
-    fn column_groups(&self) -> io::Result<Vec<usize>> {
-        let group = self.encoding.group(self.columns);
-        let Some(name) = self.encoding.groups else {
-            return Ok((0..self.columns).map(|column| column / group).collect());
-        };
+    /// The group of every column, if columns are not grouped in order.
+    fn column_order(&self) -> io::Result<Option<Vec<usize>>> {
+        let Some(name) = self.encoding.groups else { return Ok(None) };
         let bytes = self.whole(name, 4 * self.columns)?;
         let groups = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
         let groups: Vec<usize> = groups.collect();
         let count = self.encoding.groups_of(self.columns);
-        if let Some(beyond) = groups.iter().find(|group| **group >= count) {
-            return Err(invalid(format!("{} has group {beyond} of {count}", self.part(name))));
+        match groups.iter().find(|group| **group >= count) {
+            Some(beyond) => Err(invalid(format!("{} has group {beyond} of {count}", self.part(name)))),
+            None => Ok(Some(groups)),
         }
-        Ok(groups)
     }
 
     /// Fills `out` with the values of rows.
     pub(crate) fn dequantize(&self, rows: Range<usize>, out: &mut [f32]) -> io::Result<()> {
         let columns = self.columns.max(1);
         let CodedRows { codes, scales, offsets } = self.coded(rows)?;
-        let groups = self.column_groups()?;
         let count = self.encoding.groups_of(columns);
+        let group = self.encoding.group(columns);
+        let order = self.column_order()?;
         let element = self.element_values()?;
         for (row, (codes, out)) in codes.chunks_exact(columns).zip(out.chunks_exact_mut(columns)).enumerate()
         {
             let first = row * count;
-            for ((out, code), group) in out.iter_mut().zip(codes).zip(&groups) {
-                let (element, scale) = (element[usize::from(*code)], scales[first + group]);
-                *out = match &offsets {
+            let value = |code: u8, group: usize| {
+                let (element, scale) = (element[usize::from(code)], scales[first + group]);
+                match &offsets {
                     Offsets::Zeros(zeros) => (element - zeros[first + group]) * scale,
                     Offsets::Biases(biases) => element * scale + biases[first + group],
-                };
+                }
+            };
+            if let Some(order) = &order {
+                let columns = out.iter_mut().zip(codes).zip(order);
+                columns.for_each(|((out, code), group)| *out = value(*code, *group));
+                continue;
+            }
+            for (group, (out, codes)) in out.chunks_mut(group).zip(codes.chunks(group)).enumerate() {
+                out.iter_mut().zip(codes).for_each(|(out, code)| *out = value(*code, group));
             }
         }
         Ok(())
