@@ -97,11 +97,12 @@ fn four_bits(module: &Module<'_>) -> Result<Stored, String> {
         return Err(format!("{columns} columns are not a multiple of the block size {block}"));
     }
     let weight = module.require("weight")?;
-    if weight.bytes as usize != rows * columns / 2 {
-        return Err(format!("{} has {} bytes, expected {}", weight.name, weight.bytes, rows * columns / 2));
+    let elements = rows.saturating_mul(columns);
+    if rows == 0 || columns == 0 || weight.bytes as usize != elements / 2 {
+        return Err(format!("{} has {} bytes, expected {}", weight.name, weight.bytes, elements / 2));
     }
     module.expect("weight.quant_map", "F32", &[16])?;
-    let count = rows * columns / block;
+    let count = elements / block;
     let element = match module.get(NESTED_SCALES) {
         Some(_) => {
             module.expect("weight.absmax", "U8", &[count])?;

@@ -132,7 +132,9 @@ const fn scale_tensor(element: ScaleElement, columns: Option<usize>) -> ScaleTen
 fn packed(module: &Module<'_>, codes: &Tensor) -> Result<Stored, String> {
     let [rows, words] = matrix(codes)?;
     let columns = match module.integers("weight_shape")?[..] {
-        [found, columns] if found == rows as i64 && columns > 0 => columns as usize,
+        [found, columns] if found == rows as i64 && (1..=u32::MAX.into()).contains(&columns) => {
+            columns as usize
+        }
         ref shape => {
             return Err(format!("{}.weight_shape is {shape:?}; there are {rows} rows", module.name));
         }

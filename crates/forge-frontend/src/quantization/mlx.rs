@@ -148,6 +148,9 @@ fn stored(
     let [rows @ .., words] = &codes.shape[..] else {
         return Err(format!("{} is not a matrix", codes.name));
     };
+    if codes.shape.contains(&0) {
+        return Err(format!("{} has shape {:?}", codes.name, codes.shape));
+    }
     let columns = words * 32 / bits;
     let of_scales = [rows, &[columns / group]].concat();
     let zeros = if element.is_integer() { Zeros::Biases("biases") } else { Zeros::Constant(0) };

@@ -80,10 +80,10 @@ pub(crate) fn float_scale(tensor: &Tensor) -> Result<ScaleElement, String> {
     }
 }
 
-/// Rows and columns of a matrix, or the error.
+/// Rows and columns of a matrix, or the error. Neither is 0, so that the file bounds their product.
 pub(crate) fn matrix(tensor: &Tensor) -> Result<[usize; 2], String> {
     match tensor.shape[..] {
-        [rows, columns] => Ok([rows, columns]),
+        [rows, columns] if rows > 0 && columns > 0 => Ok([rows, columns]),
         _ => Err(format!("{} has shape {:?}, expected a matrix", tensor.name, tensor.shape)),
     }
 }

@@ -141,6 +141,29 @@ fn damaged_scales_are_rejected() {
     assert!(message.contains("weight_format is not 0"), "{message}");
 }
 
+#[test]
+fn sizes_that_overflow_are_errors() {
+    let message = fault("gptq", |files| {
+        down(files, "qweight", |weight| (weight.shape, weight.bytes) = (vec![1 << 62, 0], Vec::new()));
+    });
+    assert!(message.contains("expected a matrix"), "{message}");
+    let message = fault("mlx_f32", |files| {
+        down(files, "weight", |weight| (weight.shape, weight.bytes) = (vec![0, 1 << 62], Vec::new()));
+    });
+    assert!(message.contains("down_proj.weight has shape"), "{message}");
+    let message = fault("ct_int4_asym", |files| {
+        down(files, "weight_shape", |shape| shape.bytes[8..].copy_from_slice(&i64::MAX.to_le_bytes()));
+    });
+    assert!(message.contains("weight_shape is"), "{message}");
+    let message = fault("bnb_fp4", |files| {
+        down(files, "weight.quant_state.bitsandbytes__fp4", |state| {
+            state.bytes = br#"{"shape": [4611686018427387904, 64], "blocksize": 64}"#.to_vec();
+            state.shape = vec![state.bytes.len()];
+        });
+    });
+    assert!(message.contains("down_proj.weight has 12288 bytes, expected"), "{message}");
+}
+
 /// Stores the down projection in BF16.
 fn plain_down(files: &mut MemoryCheckpoint, shape: [usize; 2]) {
     edit_weights(files, |all| {
