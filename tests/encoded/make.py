@@ -11,8 +11,8 @@ writes a directory next to this file for every entry of ENTRIES: `config.json`, 
   attention on the dequantized weights.
 
 A format is written and dequantized by the tool that defines it: transformers 5.24 (FP8), compressed-tensors
-0.20, bitsandbytes 0.50 and mlx 0.32 (on CPU). AWQ, GPTQ and ModelOpt's NVFP4 are written by the definitions
-below. Weights follow from the names of the tensors.
+0.20, bitsandbytes 0.50 and mlx 0.32 (on CPU). AWQ, GPTQ, ModelOpt's NVFP4 and the values of bitsandbytes' int8
+follow the definitions below. Weights follow from the names of the tensors.
 """
 import json, os, shutil, sys, tempfile, zlib
 
