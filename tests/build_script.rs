@@ -50,8 +50,16 @@ fn build_script_compiles_kernels_only_with_xcrun() {
     assert!(!library.exists());
     assert_eq!(run_build_script(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
     let arguments = fs::read_to_string(&library).unwrap();
-    let expected = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -fno-fast-math -o ";
-    assert_eq!(arguments, format!("{expected}{} src/kernels.metal\n", library.display()));
+    let command = |math: &str| {
+        let options = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0";
+        format!("{options} {math} -o {} src/kernels.metal\n", library.display())
+    };
+    assert_eq!(arguments, command("-fmetal-math-mode=safe -fmetal-math-fp32-functions=precise"));
+    // A compiler before Xcode 16.
+    let old =
+        format!(r#"case "$*" in *-fmetal-math*) echo "unknown argument" >&2; exit 1;; esac; {compiles}"#);
+    assert_eq!(run_build_script(folder, "macos", Some(&old)), ["cargo::rustc-cfg=metallib"]);
+    assert_eq!(fs::read_to_string(&library).unwrap(), command("-fno-fast-math"));
     let lines = run_build_script(folder, "macos", Some(fails));
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(

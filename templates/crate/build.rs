@@ -14,9 +14,18 @@ fn main() {
         return;
     }
     let library = Path::new(&variable("OUT_DIR")).join("kernels.metallib").display().to_string();
-    // The same language version and math mode as at run time.
-    let options = ["metal", "-std=metal3.0", "-mmacosx-version-min=13.0", "-fno-fast-math"];
-    match xcrun(&[&options[..], &["-o", &library, "src/kernels.metal"]].concat()) {
+    // The same language version, math mode and functions as at run time. Before Xcode 16 one option sets both.
+    let options = ["metal", "-std=metal3.0", "-mmacosx-version-min=13.0"];
+    let math = ["-fmetal-math-mode=safe", "-fmetal-math-fp32-functions=precise"];
+    let compile = |math: &[&str]| {
+        let output = xcrun(&[&options[..], math, &["-o", &library, "src/kernels.metal"]].concat())?;
+        Some((output.status.success(), output))
+    };
+    let output = match compile(&math) {
+        Some((false, _)) => compile(&["-fno-fast-math"]),
+        output => output,
+    };
+    match output.map(|(_, output)| output) {
         Some(output) if output.status.success() => println!("cargo::rustc-cfg=metallib"),
         output => {
             let stderr = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
