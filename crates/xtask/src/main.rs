@@ -15,6 +15,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use xtask::bench_peers;
+use xtask::metal;
 use xtask::models;
 use xtask::random_model;
 use xtask::reference_keys;
@@ -151,6 +152,17 @@ enum Task {
     ///
     /// Needs qemu-user, gcc-aarch64-linux-gnu and the Rust target aarch64-unknown-linux-gnu.
     Arm,
+    /// Compile models, run them on this machine's Metal GPU and check the results (macOS).
+    ///
+    /// Checks logits against the reference, greedy text against the CPU's, and sampled text against the host's. Fails without a
+    /// usable GPU, and if nothing was dispatched. Reports no times.
+    Metal {
+        /// Run only these models: fable, or names in tests/models
+        #[arg(long, value_delimiter = ',')]
+        models: Vec<String>,
+        /// Output directory
+        out: PathBuf,
+    },
     /// Compile kernels.metal with Apple's compiler, warnings as errors (macOS only)
     Validate {
         /// kernels.metal files, from src/ of generated crates
@@ -192,6 +204,9 @@ fn main() -> ExitCode {
         Task::Darwin => darwin::darwin(),
         Task::Races => races::races(),
         Task::Arm => arm::arm(),
+        Task::Metal { models, out } => {
+            metal::metal(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), &out, &models)
+        }
         Task::Validate { files } => validate::validate(&files),
     };
     match result {
