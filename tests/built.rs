@@ -70,7 +70,7 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
     }
     parallel_map(built.iter(), compile);
     let names: Vec<String> = built.iter().map(Built::name).collect();
-    let driver = cfg!(target_os = "linux").then(|| {
+    let driver = cfg!(any(target_os = "linux", target_os = "macos")).then(|| {
         let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
         write_driver(&workspace, &emulated)
     });

@@ -23,22 +23,20 @@ pub const DRIVER: &str = "metal-driver";
 /// Writes the program for these crates into their workspace. Returns its additions to the workspace manifest.
 pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let directory = workspace.join(DRIVER);
-    let metal = root().join("crates/forge-runtime/src/gpu/metal");
-    let texts = files(&metal);
-    let mut hosts = vec!["whole"];
-    write_host(&directory, "whole", &texts);
-    for fault in HOST_FAULTS.iter().chain(&STREAMING_FAULTS) {
-        write_host(&directory, fault.name, &fault.apply(&texts));
-        hosts.push(fault.name);
-    }
-    write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
+    let hosts = if cfg!(target_os = "linux") { emulated_hosts(&directory) } else { REAL_HOST.to_owned() };
+    write(&directory.join("src/hosts.rs"), &hosts);
     write(&directory.join("src/models.rs"), &models_text(crates));
     let sources = root().join("tests/emulated/driver");
-    for from in ["main.rs", "faulty_device.rs", "resample.rs", "long_context.rs", "build.rs"] {
+    for from in
+        ["main.rs", "faulty_device.rs", "resample.rs", "long_context.rs", "real_device.rs", "build.rs"]
+    {
         let to = if from == "build.rs" { from.to_owned() } else { format!("src/{from}") };
         write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
     }
     write(&directory.join("Cargo.toml"), &manifest(crates));
+    if cfg!(not(target_os = "linux")) {
+        return String::new();
+    }
     format!(
         "[patch.crates-io]\nobjc2-metal = {{ path = {:?} }}\n\
          [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
@@ -46,11 +44,29 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     )
 }
 
+/// The host of a Mac's GPU: the runtime's own.
+const REAL_HOST: &str = "//! The host for Metal of the runtime.\n\n\
+    pub fn find(name: &str) -> crate::Make {\n    \
+    assert_eq!(name, \"whole\", \"faults need the emulator\");\n    backend().open\n}\n\n\
+    pub fn backend() -> crate::gpu::metal_backend::MetalBackend {\n    crate::gpu::metal::BACKEND\n}\n";
+
+/// Writes the host code, unmodified and with each fault. Returns the module of them.
+fn emulated_hosts(directory: &Path) -> String {
+    let texts = files(&root().join("crates/forge-runtime/src/gpu/metal"));
+    let mut hosts = vec!["whole"];
+    write_host(directory, "whole", &texts);
+    for fault in HOST_FAULTS.iter().chain(&STREAMING_FAULTS) {
+        write_host(directory, fault.name, &fault.apply(&texts));
+        hosts.push(fault.name);
+    }
+    hosts_text(&hosts)
+}
+
 /// Writes a host. Its files refer to each other by their paths in the driver.
 fn write_host(directory: &Path, name: &str, texts: &BTreeMap<String, String>) {
     let folder = directory.join("src/hosts").join(name);
     for (file, text) in texts {
-        write(&folder.join(file), &text.replace("crate::gpu::metal", &format!("crate::hosts::{name}")));
+        write(&folder.join(file), &text.replace("crate::gpu::metal::", &format!("crate::hosts::{name}::")));
     }
 }
 
@@ -68,26 +84,32 @@ fn manifest(crates: &[&Built]) -> String {
     let path = |name: &str| root().join("crates").join(name);
     let mut text = format!(
         "[package]\nname = {DRIVER:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n\
-         forge-runtime = {{ path = {:?}, default-features = false }}\nforge-emulation = {{ path = {:?} }}\n\
+         forge-runtime = {{ path = {:?}, default-features = false }}\n\
          memmap2 = \"0.9\"\nserde = {{ version = \"1.0\", features = [\"derive\"] }}\nserde_json = \"1.0\"\n",
         path("forge-runtime"),
-        path("forge-emulation"),
     );
-    // The runtime's dependencies for Apple systems, configured for GNUstep.
-    let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
-    let start = runtime.find("dispatch2 = ").expect("the runtime depends on dispatch2");
-    let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
-    text += &runtime[start..end];
-    let plain = "objc2 = \"0.6.5\"";
-    assert!(text.contains(plain), "the runtime depends on another objc2");
-    text = text.replace(plain, "objc2 = { version = \"0.6.5\", features = [\"gnustep-2-1\"] }");
-    text += "\nblock2 = { version = \"0.6\", features = [\"gnustep-2-1\"] }\n";
     for built in crates {
         let name = built.name();
         writeln!(text, "{name} = {{ path = \"../{name}\", default-features = false }}")
             .expect("a text takes text");
     }
-    text
+    if cfg!(not(target_os = "linux")) {
+        return text;
+    }
+    writeln!(text, "forge-emulation = {{ path = {:?} }}", path("forge-emulation"))
+        .expect("a text takes text");
+    // The runtime's dependencies for Apple systems, configured for GNUstep.
+    let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
+    let start = runtime.find("dispatch2 = ").expect("the runtime depends on dispatch2");
+    let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
+    let mut own = format!("{}\n", &runtime[start..end]);
+    for (name, version) in [("objc2", "0.6.5"), ("block2", "0.6")] {
+        let plain = format!("\n{name} = {version:?}\n");
+        assert!(own.contains(&plain), "the runtime depends on another {name}");
+        let gnustep = format!("\n{name} = {{ version = {version:?}, features = [\"gnustep-2-1\"] }}\n");
+        own = own.replace(&plain, &gnustep);
+    }
+    text + &own
 }
 
 fn hosts_text(hosts: &[&str]) -> String {
@@ -99,12 +121,13 @@ fn hosts_text(hosts: &[&str]) -> String {
     for name in hosts {
         writeln!(
             text,
-            "        {name:?} => |program, weights, layout, cache, experts| \
-             Ok(Box::new({name}::MetalDevice::new(program, weights, layout, cache, experts)?)),"
+            "        {name:?} => |program, weights, layout, cache, experts, report| \
+             Ok(Box::new({name}::MetalDevice::new(program, weights, layout, cache, experts, report)?)),"
         )
         .expect("a text takes text");
     }
-    text + "        _ => panic!(\"there is no host {name}\"),\n    }\n}\n"
+    text += "        _ => panic!(\"there is no host {name}\"),\n    }\n}\n";
+    text + "pub fn backend() -> crate::gpu::metal_backend::MetalBackend {\n    whole::BACKEND\n}\n"
 }
 
 fn models_text(crates: &[&Built]) -> String {
@@ -117,7 +140,14 @@ fn models_text(crates: &[&Built]) -> String {
         writeln!(text, "        {name:?} => crate::run_job(&{library}::PROGRAM, job),")
             .expect("a text takes text");
     }
-    text + "        name => panic!(\"there is no model {name}\"),\n    }\n}\n"
+    text += "        name => panic!(\"there is no model {name}\"),\n    }\n}\n";
+    text += "pub fn program(name: &str) -> Option<&'static crate::CompiledModel> {\n    match name {\n";
+    for built in crates {
+        let name = built.name();
+        let library = name.replace('-', "_");
+        writeln!(text, "        {name:?} => Some(&{library}::PROGRAM),").expect("a text takes text");
+    }
+    text + "        _ => None,\n    }\n}\n"
 }
 
 /// A copy of `objc2-metal` that links Apple's framework only on Apple systems, like the other crates of its family.

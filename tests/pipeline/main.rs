@@ -5,8 +5,12 @@ mod examples;
 mod fable;
 mod faults;
 mod logits;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "macos"))]
 mod metal;
+#[cfg(target_os = "linux")]
+mod metal_emulated;
+#[cfg(target_os = "linux")]
+mod metal_machines;
 #[cfg(target_os = "linux")]
 mod metal_streamed;
 #[cfg(target_os = "linux")]

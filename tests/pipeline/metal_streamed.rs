@@ -2,7 +2,8 @@
 //! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
 //! prefetched.
 
-use crate::metal::{HostSetup, Request, every_model, run_driver, symptoms};
+use crate::metal::{HostSetup, Request, every_model, run_driver};
+use crate::metal_emulated::symptoms;
 use crate::streamed::{enough, layers_with_experts};
 use serde_json::{Value, json};
 use tests::emulated::{HostFault, STREAMING_FAULTS};

@@ -1,6 +1,6 @@
 //! Binary archives of pipelines: a set of kernels, in memory and as a file.
 
-use crate::counters::report_violation;
+use crate::counters::{labelled, report_violation};
 use crate::foundation;
 use crate::library::Function;
 use crate::object::{Class, Id, Object, methods};
@@ -75,6 +75,7 @@ pub(crate) struct PipelineDescriptor {
 static PIPELINE_DESCRIPTOR: Class = Class {
     name: "MTLComputePipelineDescriptor",
     method: methods! {
+        "setLabel:" => |object, label: Id| { labelled(object.class().name, &foundation::read(label)) }
         "setComputeFunction:" => |descriptor, function: Id| {
             let function = function.find::<Rc<Function>>().map(|function| function.as_ref().clone());
             descriptor.get::<PipelineDescriptor>().function.replace(function);

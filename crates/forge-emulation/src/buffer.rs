@@ -1,6 +1,8 @@
 //! Metal buffers: allocated by the device, or host memory bound without a copy.
 
+use crate::counters::labelled;
 use crate::device::SharedGpu;
+use crate::foundation;
 use crate::gpu::differing_words;
 use crate::object::{Class, Id, methods};
 use forge_sim::{BufferId, Memory};
@@ -48,6 +50,7 @@ static BUFFER: Class = Class {
     name: "MTLBuffer",
     method: methods! {
         "contents" => |buffer| -> *mut u8 { buffer.get::<RetainedBuffer>().0.contents }
+        "setLabel:" => |object, label: Id| { labelled(object.class().name, &foundation::read(label)) }
         "length" => |buffer| -> usize { buffer.get::<RetainedBuffer>().0.length }
     },
 };

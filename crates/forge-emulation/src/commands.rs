@@ -1,6 +1,6 @@
 //! The command queue and its command buffers.
 
-use crate::counters::{committed, report_violation};
+use crate::counters::{committed, labelled, report_violation};
 use crate::device::SharedGpu;
 use crate::encoder;
 use crate::foundation;
@@ -59,6 +59,7 @@ static COMMANDS: Class = Class {
             }
             encoder::create(shared, kind == 1).autorelease()
         }
+        "setLabel:" => |object, label: Id| { labelled(object.class().name, &foundation::read(label)) }
         "commit" => |commands| { commit(&commands.get::<SharedCommandBuffer>()) }
         "waitUntilCompleted" => |commands| { wait(&commands.get::<SharedCommandBuffer>()) }
         "GPUStartTime" => |commands| -> f64 { commands.get::<SharedCommandBuffer>().borrow().times[0] }

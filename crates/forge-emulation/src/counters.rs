@@ -1,9 +1,9 @@
 //! Per-thread statistics and API violations of the emulator.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers of committed commands.
+/// Numbers of committed commands, and of other requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Command buffers.
@@ -12,13 +12,19 @@ pub struct Counts {
     pub dispatches: usize,
     /// Barriers in these command buffers.
     pub barriers: usize,
+    /// Pipelines that were compiled in the background.
+    pub background_pipelines: usize,
+    /// Requests to make residency sets resident.
+    pub residency_requests: usize,
 }
 
 thread_local! {
     static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    static COUNTS: Cell<Counts> = const { Cell::new(Counts { command_buffers: 0, dispatches: 0, barriers: 0 }) };
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts {
+        command_buffers: 0, dispatches: 0, barriers: 0, background_pipelines: 0, residency_requests: 0,
+    }) };
+    static LABELS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
     static LIVE_OBJECTS: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
-    static MAX_BUFFER_LENGTH: Cell<usize> = const { Cell::new(8 << 30) };
     static EXECUTES_KERNELS: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -30,6 +36,15 @@ pub fn take_violations() -> Vec<String> {
 /// The numbers of committed commands so far.
 pub fn counts() -> Counts {
     COUNTS.get()
+}
+
+/// The labels of all objects so far, each behind its class: `MTLBuffer weights`.
+pub fn labels() -> Vec<String> {
+    LABELS.with_borrow(|labels| labels.iter().cloned().collect())
+}
+
+pub(crate) fn labelled(class: &str, label: &str) {
+    LABELS.with_borrow_mut(|labels| _ = labels.insert(format!("{class} {label}")));
 }
 
 /// The number of live objects of each class.
@@ -44,15 +59,6 @@ pub fn execute(executes_kernels: bool) {
     EXECUTES_KERNELS.set(executes_kernels);
 }
 
-/// Sets the maximum buffer length in bytes. The default exceeds what any test model needs.
-pub fn set_max_buffer_length(bytes: usize) {
-    MAX_BUFFER_LENGTH.set(bytes);
-}
-
-pub(crate) fn max_buffer_length() -> usize {
-    MAX_BUFFER_LENGTH.get()
-}
-
 pub(crate) fn executes_kernels() -> bool {
     EXECUTES_KERNELS.get()
 }
@@ -62,12 +68,17 @@ pub(crate) fn report_violation(what: String) {
 }
 
 pub(crate) fn committed(dispatches: usize, barriers: usize) {
-    let before = COUNTS.get();
-    COUNTS.set(Counts {
-        command_buffers: before.command_buffers + 1,
-        dispatches: before.dispatches + dispatches,
-        barriers: before.barriers + barriers,
+    count(|counts| {
+        counts.command_buffers += 1;
+        counts.dispatches += dispatches;
+        counts.barriers += barriers;
     });
+}
+
+pub(crate) fn count(add: impl FnOnce(&mut Counts)) {
+    let mut counts = COUNTS.get();
+    add(&mut counts);
+    COUNTS.set(counts);
 }
 
 pub(crate) fn object_created(class: &'static str) {

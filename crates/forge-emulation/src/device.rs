@@ -2,22 +2,21 @@
 
 use crate::archive;
 use crate::archive::PipelineDescriptor;
+use crate::blocks::call_pipeline_handler;
 use crate::buffer;
 use crate::commands;
-use crate::counters::{max_buffer_length, report_violation};
+use crate::counters::{count, report_violation};
 use crate::data;
 use crate::foundation;
 use crate::gpu::Gpu;
 use crate::library;
 use crate::library::Function;
+use crate::machine::machine;
 use crate::object::{Class, Id, methods};
 use crate::residency;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
-
-/// The newest supported `MTLGPUFamily`.
-const NEWEST_FAMILY: isize = 1009;
 
 /// `MTLPipelineOptionFailOnBinaryArchiveMiss`.
 const FAIL_ON_MISS: usize = 4;
@@ -31,9 +30,10 @@ struct Device(SharedGpu);
 static DEVICE: Class = Class {
     name: "MTLDevice",
     method: methods! {
-        "name" => |_device| -> Id { foundation::string("Emulated GPU").autorelease() }
-        "maxBufferLength" => |_device| -> usize { max_buffer_length() }
-        "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(family <= NEWEST_FAMILY) }
+        "name" => |_device| -> Id { foundation::string(machine().name).autorelease() }
+        "maxBufferLength" => |_device| -> usize { machine().max_buffer_length }
+        "recommendedMaxWorkingSetSize" => |_device| -> u64 { machine().working_set }
+        "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(machine().supports_family(family)) }
         "newCommandQueue" => |device| -> Id { commands::queue(device.get::<Device>().0.clone()) }
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
             match options.find::<foundation::Options>() {
@@ -45,19 +45,31 @@ static DEVICE: Class = Class {
         "newLibraryWithData:error:" => |device, data: *const c_void, error: *mut Id| -> Id {
             object_or_error(library::compile(&device.get::<Device>().0, &data::read(data)), error)
         }
-        "newComputePipelineStateWithFunction:error:" => |_device, function: Id, _error: *mut Id| -> Id {
-            library::pipeline(function.get::<Rc<Function>>().as_ref().clone())
+        "newComputePipelineStateWithFunction:error:" => |_device, function: Id, error: *mut Id| -> Id {
+            object_or_error(library::pipeline(function.get::<Rc<Function>>().as_ref().clone()), error)
         }
         "newComputePipelineStateWithDescriptor:options:reflection:error:" =>
             |_device, descriptor: Id, options: usize, _reflection: *mut Id, error: *mut Id| -> Id {
                 let function = descriptor.get::<PipelineDescriptor>().function(options & FAIL_ON_MISS != 0);
-                object_or_error(function.map(library::pipeline), error)
+                object_or_error(function.and_then(library::pipeline), error)
+            }
+        "newComputePipelineStateWithDescriptor:options:completionHandler:" =>
+            |_device, descriptor: Id, options: usize, handler: *const c_void| {
+                count(|counts| counts.background_pipelines += 1);
+                let function = descriptor.get::<PipelineDescriptor>().function(options & FAIL_ON_MISS != 0);
+                let (pipeline, error) = match function.and_then(library::pipeline) {
+                    Ok(pipeline) => (pipeline, Id::NIL),
+                    Err(what) => (Id::NIL, foundation::error(&what)),
+                };
+                call_pipeline_handler(handler, pipeline, error);
+                pipeline.release();
+                error.release();
             }
         "newBinaryArchiveWithDescriptor:error:" => |_device, descriptor: Id, error: *mut Id| -> Id {
             object_or_error(archive::open(descriptor), error)
         }
-        "newResidencySetWithDescriptor:error:" => |_device, _description: Id, _error: *mut Id| -> Id {
-            residency::set()
+        "newResidencySetWithDescriptor:error:" => |_device, _description: Id, error: *mut Id| -> Id {
+            object_or_error(residency::set(), error)
         }
         "newBufferWithLength:options:" => |device, length: usize, options: usize| -> Id {
             buffer_or_nil(check_buffer(length, options).and_then(|()| buffer::allocate(&device.get::<Device>().0, length)))
@@ -70,13 +82,16 @@ static DEVICE: Class = Class {
     },
 };
 
-/// `MTLCreateSystemDefaultDevice`. Each call creates a new device.
+/// `MTLCreateSystemDefaultDevice`. Each call creates a new device, if the machine has one.
 pub(crate) fn create() -> Id {
+    if !machine().has_device {
+        return Id::NIL;
+    }
     Id::new(&DEVICE, Device(Rc::new(RefCell::new(Gpu::default()))))
 }
 
 fn check_buffer(length: usize, options: usize) -> Result<(), String> {
-    let most = max_buffer_length();
+    let most = machine().max_buffer_length;
     match (length, options) {
         (0, _) => Err("empty buffer".to_owned()),
         _ if length > most => Err(format!("a buffer of {length} bytes exceeds the maximum of {most}")),

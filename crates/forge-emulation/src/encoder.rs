@@ -2,6 +2,8 @@
 
 use crate::buffer::{Buffer, RetainedBuffer};
 use crate::commands::{SharedCommandBuffer, Status};
+use crate::counters::labelled;
+use crate::foundation;
 use crate::gpu::{Command, Dispatch};
 use crate::library::Function;
 use crate::object::{Class, Id, methods};
@@ -49,6 +51,7 @@ static ENCODER: Class = Class {
                 encoder.pipeline = Some(pipeline.get::<Rc<Function>>().as_ref().clone());
             }
         }
+        "setLabel:" => |object, label: Id| { labelled(object.class().name, &foundation::read(label)) }
         "setBuffer:offset:atIndex:" => |encoder, buffer: Id, offset: usize, slot: usize| {
             encoder.get::<Cell>().borrow_mut().set_buffer(buffer, offset, slot);
         }

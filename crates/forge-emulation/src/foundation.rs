@@ -57,17 +57,20 @@ static ERROR: Class = Class {
 pub(crate) struct Options {
     /// The value of `MTLMathMode`, set directly or by `fastMathEnabled`.
     math: Cell<Option<isize>>,
+    /// The value of `MTLMathFloatingPointFunctions`: fast, unless it is set directly or by `fastMathEnabled`.
+    functions: Cell<isize>,
     language: Cell<Option<usize>>,
 }
 
 impl Options {
     /// A violation if the options permit results that deviate from the source.
     pub(crate) fn violation(&self) -> Option<String> {
-        match (self.math.get(), self.language.get()) {
-            (Some(0), Some(_)) => None,
-            (Some(0), None) => {
+        match (self.math.get(), self.functions.get(), self.language.get()) {
+            (Some(0), 1, Some(_)) => None,
+            (Some(0), 1, None) => {
                 Some("the library is compiled with the newest language version: set one".to_owned())
             }
+            (Some(0), ..) => Some("the library is compiled with fast math functions".to_owned()),
             _ => Some("the library is compiled with fast math".to_owned()),
         }
     }
@@ -77,8 +80,13 @@ static OPTIONS: Class = Class {
     name: "MTLCompileOptions",
     method: methods! {
         "setMathMode:" => |options, mode: isize| { options.get::<Options>().math.set(Some(mode)) }
+        "setMathFloatingPointFunctions:" => |options, functions: isize| {
+            options.get::<Options>().functions.set(functions);
+        }
         "setFastMathEnabled:" => |options, fast: u8| {
-            options.get::<Options>().math.set(Some(if fast == 0 { 0 } else { 2 }));
+            let options = options.get::<Options>();
+            options.math.set(Some(if fast == 0 { 0 } else { 2 }));
+            options.functions.set(isize::from(fast == 0));
         }
         "setLanguageVersion:" => |options, version: usize| {
             options.get::<Options>().language.set(Some(version));

@@ -23,14 +23,15 @@
 //! # Modules
 //!
 //! - `object`, `runtime`: objects and the Objective-C runtime.
-//! - `foundation`: Foundation classes; `data`: libdispatch.
+//! - `foundation`: Foundation classes; `blocks`: closures; `data`: libdispatch.
 //! - `device`, `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal classes.
 //! - `gpu`: the emulated GPU.
-//! - `counters`: statistics and errors.
+//! - `machine`: the system and the GPU that are emulated; `counters`: statistics and errors.
 
 #![cfg(target_os = "linux")]
 
 mod archive;
+mod blocks;
 mod buffer;
 mod commands;
 mod counters;
@@ -40,9 +41,11 @@ mod encoder;
 mod foundation;
 mod gpu;
 mod library;
+mod machine;
 mod object;
 mod residency;
 mod runtime;
 
-pub use crate::counters::{Counts, counts, execute, live_objects, set_max_buffer_length, take_violations};
+pub use crate::counters::{Counts, counts, execute, labels, live_objects, take_violations};
+pub use crate::machine::{Machine, Matrices, machine, set_machine};
 pub use crate::runtime::emulate;

@@ -2,15 +2,24 @@
 
 use crate::device::SharedGpu;
 use crate::foundation;
+use crate::machine::{Matrices, machine};
 use crate::object::{Class, Id, methods};
 use forge_sim::{Kernel, Program};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
+/// The line behind which kernels begin.
+const NAMESPACE: &str = "using namespace metal;\n";
+
+/// Multiplies the left factor of a matrix product by itself.
+const WRONG_MATRICES: &str =
+    "#define simdgroup_multiply_accumulate(d, a, b, c) simdgroup_multiply_accumulate(d, a, a, c)\n";
+
 /// A compiled source and its hash.
 struct Library {
     program: &'static Program,
     source: u64,
+    uses_matrices: bool,
 }
 
 /// One kernel of a library, as a function and as a pipeline.
@@ -18,6 +27,8 @@ pub(crate) struct Function {
     source: u64,
     program: &'static Program,
     index: usize,
+    /// Whether its library uses matrices of a simdgroup.
+    uses_matrices: bool,
 }
 
 static LIBRARY: Class = Class {
@@ -25,9 +36,9 @@ static LIBRARY: Class = Class {
     method: methods! {
         "newFunctionWithName:" => |library, name: Id| -> Id {
             let (library, name) = (library.get::<Library>(), foundation::read(name));
-            let Library { program, source } = *library;
+            let Library { program, source, uses_matrices } = *library;
             let index = program.kernels().iter().position(|kernel| kernel.signature.name == name);
-            index.map_or(Id::NIL, |index| Id::new(&FUNCTION, Rc::new(Function { source, program, index })))
+            index.map_or(Id::NIL, |index| Id::new(&FUNCTION, Rc::new(Function { source, program, index, uses_matrices })))
         }
     },
 };
@@ -47,17 +58,27 @@ static PIPELINE: Class = Class {
 /// Compiles a library from source. Its code is never unloaded, because executed command buffers may refer to it. A device
 /// has one library.
 pub(crate) fn compile(shared: &SharedGpu, source: &str) -> Result<Id, String> {
+    let uses_matrices = source.contains("simdgroup_multiply_accumulate");
+    let text = match machine().matrices {
+        Matrices::Wrong if uses_matrices => {
+            source.replacen(NAMESPACE, &format!("{NAMESPACE}{WRONG_MATRICES}"), 1)
+        }
+        Matrices::Correct | Matrices::Missing | Matrices::Wrong => source.to_owned(),
+    };
     let program: &'static Program =
-        Box::leak(Box::new(Program::compile(source).map_err(|error| error.to_string())?));
+        Box::leak(Box::new(Program::compile(&text).map_err(|error| error.to_string())?));
     shared.borrow_mut().load(program)?;
     let mut archive_key = DefaultHasher::new();
     source.hash(&mut archive_key);
-    Ok(Id::new(&LIBRARY, Library { program, source: archive_key.finish() }))
+    Ok(Id::new(&LIBRARY, Library { program, source: archive_key.finish(), uses_matrices }))
 }
 
 /// Creates a pipeline from a function.
-pub(crate) fn pipeline(function: Rc<Function>) -> Id {
-    Id::new(&PIPELINE, function)
+pub(crate) fn pipeline(function: Rc<Function>) -> Result<Id, String> {
+    if function.uses_matrices && machine().matrices == Matrices::Missing {
+        return Err("Encountered unlowered function call to air.simdgroup_matrix".to_owned());
+    }
+    Ok(Id::new(&PIPELINE, function))
 }
 
 impl Function {

@@ -1,7 +1,8 @@
 //! Residency sets: checks that hosts commit the allocations that they add.
 
 use crate::buffer::RetainedBuffer;
-use crate::counters::report_violation;
+use crate::counters::{count, report_violation};
+use crate::machine::machine;
 use crate::object::{Class, Id, Object, methods};
 use std::cell::Cell;
 
@@ -24,7 +25,10 @@ static RESIDENCY_SET: Class = Class {
             let set = set.get::<ResidencySet>();
             set.committed.set(Some(set.bytes.get()));
         }
-        "requestResidency" => |set| { set.get::<ResidencySet>().check() }
+        "requestResidency" => |set| {
+            set.get::<ResidencySet>().check();
+            count(|counts| counts.residency_requests += 1);
+        }
     },
 };
 
@@ -48,7 +52,10 @@ static DESCRIPTOR_CLASS: Object = Object::of_class(&Class {
     },
 });
 
-/// Creates an empty residency set.
-pub(crate) fn set() -> Id {
-    Id::new(&RESIDENCY_SET, ResidencySet::default())
+/// Creates an empty residency set, if the machine supports them.
+pub(crate) fn set() -> Result<Id, String> {
+    if !machine().has_residency_sets {
+        return Err("residency sets are not supported".to_owned());
+    }
+    Ok(Id::new(&RESIDENCY_SET, ResidencySet::default()))
 }

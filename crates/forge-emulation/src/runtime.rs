@@ -1,6 +1,7 @@
 //! The Objective-C runtime functions that `objc2` calls when built for GNUstep, and `MTLCreateSystemDefaultDevice`.
 
 use crate::device;
+use crate::machine::has_message;
 use crate::object::{Class, Id, Method, Selector, close_pool, open_pool};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -54,7 +55,7 @@ extern "C-unwind" fn objc_msg_lookup(receiver: Id, selector: Selector) -> Method
 }
 
 fn method(class: &Class, name: &str) -> Option<Method> {
-    (class.method)(name)
+    has_message(class.name, name).then(|| (class.method)(name)).flatten()
 }
 
 extern "C-unwind" fn responds(receiver: Id, _: Selector, selector: Selector) -> u8 {

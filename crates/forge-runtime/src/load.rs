@@ -9,8 +9,9 @@ use crate::cpu::format::repacked;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::gpu::metal_backend;
 use crate::model::Model;
-use crate::model::memory::{Memory, available};
+use crate::model::memory::{GpuMemory, Memory, available};
 use crate::offload::{CacheLayout, ExpertCache, ExpertPlacement, Repacking, UsageStats, WeightSource};
 use crate::program::CompiledModel;
 use crate::sampling::sampler::SamplingParams;
@@ -157,7 +158,7 @@ impl LoadOptions {
         let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
         let model = (program.load)(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
-        let cache_layout = self.cache_layout(&*model, memory)?;
+        let cache_layout = self.cache_layout(program, &*model, memory)?;
         let memory = match (&cache_layout, self.experts) {
             (None, ExpertPlacement::Resident) => memory,
             (cache_layout, _) => memory.with_expert_cache(
@@ -169,7 +170,12 @@ impl LoadOptions {
     }
 
     /// The layout of the expert cache, if experts are streamed.
-    fn cache_layout(&self, model: &dyn Model, memory: Memory) -> Result<Option<CacheLayout>, Error> {
+    fn cache_layout(
+        &self,
+        program: &CompiledModel,
+        model: &dyn Model,
+        memory: Memory,
+    ) -> Result<Option<CacheLayout>, Error> {
         let bytes = match self.experts {
             ExpertPlacement::Resident => return Ok(None),
             ExpertPlacement::Mmap => None,
@@ -188,8 +194,7 @@ impl LoadOptions {
             return Err(Error::usage(message));
         }
         if self.experts == ExpertPlacement::Mmap {
-            #[cfg(target_vendor = "apple")]
-            if self.device != DeviceKind::Cpu {
+            if metal_backend::backend().is_some() && self.device != DeviceKind::Cpu {
                 let message =
                     "--experts mmap is not supported on Apple GPUs: use --experts resident or --device cpu";
                 return Err(Error::usage(message));
@@ -200,7 +205,9 @@ impl LoadOptions {
             return Err(Error::usage("--mmap cannot be combined with --experts stream"));
         }
         let other = memory.with_expert_cache(model.layout(), 0).total();
-        let bytes = match (bytes, available()) {
+        // A GPU slows down or fails beyond its working set.
+        let limit = self.gpu_memory(program).map_or(u64::MAX, |gpu| gpu.bytes);
+        let bytes = match (bytes, available().map(|free| free.min(limit))) {
             (Some(bytes), _) => bytes,
             // Leaves a tenth of the free memory unused.
             (None, Some(free)) => (free / 10 * 9).saturating_sub(other),
@@ -217,6 +224,9 @@ impl LoadOptions {
     pub fn engine(&self, program: &CompiledModel, needed: Option<usize>) -> Result<Engine, Error> {
         let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
+        if let Some(gpu) = self.gpu_memory(program) {
+            loaded.memory.check_gpu(&gpu, loaded.context, self.slots)?;
+        }
         if loaded.cache_layout.is_none() {
             loaded.weights.advise_will_need();
         }
@@ -231,7 +241,7 @@ impl LoadOptions {
     pub fn device_kind(&self, program: &CompiledModel) -> DeviceKind {
         let _ = program;
         match self.device {
-            DeviceKind::Auto if has_metal() => DeviceKind::Metal,
+            DeviceKind::Auto if metal_backend::find().is_ok() => DeviceKind::Metal,
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if self.experts != ExpertPlacement::Resident => DeviceKind::Cpu,
             #[cfg(feature = "cuda")]
@@ -241,8 +251,22 @@ impl LoadOptions {
         }
     }
 
+    /// The memory that the GPU may use, if the device is a Metal GPU that reports it.
+    pub fn gpu_memory(&self, program: &CompiledModel) -> Option<GpuMemory> {
+        if self.device_kind(program) != DeviceKind::Metal {
+            return None;
+        }
+        let gpu = metal_backend::find().ok()?;
+        Some(GpuMemory { name: gpu.name, bytes: gpu.working_set? })
+    }
+
     fn device(&self, program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
-        match self.device_kind(program) {
+        let kind = self.device_kind(program);
+        if self.device == DeviceKind::Auto && kind != DeviceKind::Metal && requires_metal() {
+            let why = metal_backend::find().err().unwrap_or_default();
+            return Err(Error::usage(format!("{REQUIRE_METAL}=1 is set: {why}")));
+        }
+        match kind {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Cuda => cuda(program, loaded),
@@ -279,36 +303,27 @@ pub fn finish_background_work(device: &mut dyn Device) -> Result<(), Error> {
     Ok(())
 }
 
-#[cfg(target_vendor = "apple")]
-use crate::gpu::metal::has_metal;
+/// The variable that makes it an error if `--device auto` finds no Metal GPU. Tests on machines with one set it.
+const REQUIRE_METAL: &str = "FORGE_REQUIRE_METAL";
 
-#[cfg(not(target_vendor = "apple"))]
-fn has_metal() -> bool {
-    false
+fn requires_metal() -> bool {
+    std::env::var_os(REQUIRE_METAL).is_some_and(|value| value == "1")
 }
 
-#[cfg(target_vendor = "apple")]
 fn metal(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
+    let backend =
+        metal_backend::backend().ok_or_else(|| Error::usage("no Metal device found: use --device cpu"))?;
     let (weights, layout, experts) =
         (&loaded.weights, loaded.model.layout(), loaded.expert_cache(HashMap::new())?);
-    Ok(Box::new(crate::gpu::metal::MetalDevice::new(
-        program,
-        weights,
-        layout,
-        cache_directory().as_deref(),
-        experts,
-    )?))
+    let mut progress = Progress::new("compiling kernels,");
+    let mut report = |done: usize, all: usize| progress.at(done, all);
+    let cache = cache_directory();
+    Ok((backend.open)(program, weights, layout, cache.as_deref(), experts, &mut report)?)
 }
 
 /// The directory for files that can be recreated, such as compiled kernels.
-#[cfg(target_vendor = "apple")]
 pub(crate) fn cache_directory() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join("Library/Caches/forge"))
-}
-
-#[cfg(not(target_vendor = "apple"))]
-fn metal(_: &CompiledModel, _: &Loaded) -> Result<Box<dyn Device>, Error> {
-    Err(Error::usage("no Metal device found: use --device cpu"))
 }
 
 #[cfg(feature = "cuda")]

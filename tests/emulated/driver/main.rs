@@ -1,4 +1,4 @@
-//! Runs compiled models through the Metal host code, in the emulator. Takes a [`Job`] as JSON and prints its
+//! Runs compiled models through the Metal host code: in the emulator, or on the GPU of a Mac. Takes a [`Job`] as JSON and prints its
 //! result as JSON.
 //!
 //! The tests generate `models.rs` and `hosts.rs`: the models are generated crates as libraries, and the hosts
@@ -13,15 +13,20 @@ mod models;
 mod resample;
 mod faulty_device;
 mod long_context;
+#[cfg(not(target_os = "linux"))]
+mod real_device;
 
-use forge_emulation::{counts, emulate, execute, live_objects, set_max_buffer_length, take_violations};
+#[cfg(target_os = "linux")]
+use forge_emulation::{Machine, counts, emulate, execute, labels, live_objects, machine, set_machine, take_violations};
+#[cfg(not(target_os = "linux"))]
+use real_device::{Machine, counts, emulate, execute, labels, live_objects, machine, set_machine, take_violations};
 use forge_runtime::device::{Device, RunAhead};
 use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::engine::{Engine, Output};
-use forge_runtime::offload::{ExpertPlacement, ExpertCache};
+use forge_runtime::gpu::metal_backend::{self, OpenDevice};
+use forge_runtime::offload::ExpertPlacement;
 use forge_runtime::error::Error;
 use forge_runtime::engine::golden::argmax;
-use forge_runtime::model::Layout;
 use forge_runtime::measure::capture::CapturingDevice;
 use forge_runtime::load::LoadOptions;
 use forge_runtime::program::CompiledModel;
@@ -32,11 +37,11 @@ use resample::resample;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Loads a model on a device, with streamed experts if requested.
-pub type Make =
-    fn(&CompiledModel, &WeightFile, &Layout, Option<&Path>, Option<ExpertCache>) -> Result<Box<dyn Device>, String>;
+pub type Make = OpenDevice;
 
 /// A job for the driver.
 #[derive(Deserialize)]
@@ -51,6 +56,8 @@ pub struct Job {
     metallib: bool,
     /// Directory of the pipeline archive.
     cache: Option<PathBuf>,
+    /// Name of the emulated machine, if it is not an ordinary one.
+    machine: Option<String>,
     /// Maximum buffer length of the device in bytes, if it is to be small.
     max_buffer_length: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
@@ -104,31 +111,60 @@ struct Generated {
     passes: Vec<Value>,
     /// The source of the device's pipelines.
     kernels: Option<String>,
+    /// Pipelines that were compiled at the last report of progress, and all.
+    compiled: [usize; 2],
+    /// Dispatches that the device has completed.
+    dispatches: Option<u64>,
+    /// Residency requests when the host renews it once, if it does.
+    renewals: Option<usize>,
     /// The tokens that host and device draw for each of the further draws.
     drawn: Vec<[u32; 2]>,
     /// Requested and prefetched experts, if they are streamed.
     experts: Option<[u64; 2]>,
 }
 
-fn main() {
+fn main() -> ExitCode {
     emulate();
+    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let name = called.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if let Some(program) = models::program(name) {
+        return run_program(program);
+    }
     let job = std::env::args().nth(1).expect("a job is given");
     let job: Job = serde_json::from_str(&job).expect("a job is JSON");
     println!("{}", models::run(&job));
+    ExitCode::SUCCESS
+}
+
+/// Runs the command line of a model, with the emulated device. The variable `EMULATED_MACHINE` names the
+/// machine. API violations fail the program.
+fn run_program(program: &CompiledModel) -> ExitCode {
+    let name = std::env::var("EMULATED_MACHINE").unwrap_or_else(|_| "mac".to_owned());
+    set_machine(Machine::named(&name).expect("the machine is known"));
+    metal_backend::provide(hosts::backend());
+    let result = cli::main(program, cli::COMMANDS);
+    let violations = take_violations();
+    if violations.is_empty() {
+        return result;
+    }
+    eprintln!("{}", violations.join("\n"));
+    ExitCode::FAILURE
 }
 
 /// Runs a job with a model.
 pub fn run_job(program: &CompiledModel, job: &Job) -> Value {
-    if let Some(length) = job.max_buffer_length {
-        set_max_buffer_length(length);
-    }
+    let named = job.machine.as_deref().map(|name| Machine::named(name).expect("the machine is known"));
+    let named = named.unwrap_or(Machine::MAC);
+    let max_buffer_length = job.max_buffer_length.unwrap_or(named.max_buffer_length);
+    set_machine(Machine { max_buffer_length, ..named });
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &CompiledModel { metallib, ..*program };
     let results: Vec<Value> = job.requests.iter().map(|request| generate(program, job, request)).collect();
     let failed = |failure: Error| json!(failure.to_string());
     let profiles = job.profile.then(|| profile(program, job).unwrap_or_else(failed));
     let tuned = job.tune.as_ref().map(|settings| tune(program, job, settings).unwrap_or_else(failed));
-    json!({ "results": results, "live_objects": live_objects(), "profiles": profiles, "tuned": tuned })
+    json!({ "results": results, "live_objects": live_objects(), "labels": labels(),
+        "background_pipelines": counts().background_pipelines, "profiles": profiles, "tuned": tuned })
 }
 
 /// A model on a device with violations recorded, with this context length.
@@ -140,7 +176,7 @@ fn load_engine(
     execute(true);
     let setup = LoadOptions { context: Some(positions), ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
-    let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None)?;
+    let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None, &mut |_, _| ())?;
     Ok((Engine::new(loaded.model, CapturingDevice::new(device), positions, 1), loaded.weights))
 }
 
@@ -186,13 +222,13 @@ fn generate(program: &CompiledModel, job: &Job, request: &Request) -> Value {
     execute(request.executed);
     let mut generated = Generated::default();
     let outcome = generate_into(program, job, request, &mut generated);
-    let Generated { ids, passes, kernels, drawn, experts } = generated;
+    let Generated { ids, passes, kernels, compiled, dispatches, renewals, drawn, experts } = generated;
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
     json!({
-        "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "experts": experts,
+        "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "compiled": compiled, "dispatches": dispatches, "renewals": renewals, "drawn": drawn, "experts": experts,
         "error": error, "violations": take_violations(),
     })
 }
@@ -209,9 +245,11 @@ fn generate_into(
     let setup = LoadOptions { context: Some(request.context), experts, ..LoadOptions::default() };
     let loaded = setup.load(program, None)?;
     let (make, streamed) = (hosts::find(&job.host), loaded.expert_cache(HashMap::new())?);
-    let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
+    let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed, &mut |done, all| {
+        generated.compiled = [done, all];
+    })?;
     generated.kernels = device.kernels();
-    assert_eq!(device.describe(), "Metal, Emulated GPU");
+    assert!(device.describe().starts_with(&format!("Metal, {}", machine().name)), "{}", device.describe());
     if let Some(engine_fault) = &job.engine_fault {
         device = Box::new(faulty_device::FaultyDevice::new(device, engine_fault));
     }
@@ -277,6 +315,10 @@ fn generate_into(
         let draws: Vec<DeviceSampling> = request.draws.iter().map(|words| DeviceSampling::of(*words)).collect();
         generated.drawn = resample(engine.device(), &draws)?;
     }
+    let requests = counts().residency_requests;
+    let renews = engine.device().device().renew_residency();
+    generated.renewals = renews.then_some(counts().residency_requests - requests);
+    generated.dispatches = engine.device().device().completed_dispatches();
     generated.experts = engine.device().expert_cache_stats().map(|counts| [counts.requests, counts.prefetch_hits]);
     Ok(logits)
 }

@@ -4,10 +4,10 @@ use crate::cli::arguments::Info;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
 use crate::error::Error;
+use crate::gpu::metal_backend::{self, MetalBackend};
 use crate::model::Cost;
 use crate::model::memory::format_bytes;
 use crate::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
-#[cfg(target_vendor = "apple")]
 use crate::program::CompiledModel;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ impl Command for Info {
         }
         let sizes = record_sizes(&loaded.model.layout().experts);
         let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
-        let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
+        let metal = metal_backend::backend();
+        let device = if metal.is_some() { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
         let gpu = crate::gpu::cuda::find_gpu(program.ptx);
         if command.json {
@@ -60,8 +61,10 @@ impl Command for Info {
                 "kernels": kernels,
                 "device": device,
             });
-            #[cfg(target_vendor = "apple")]
-            let value = with_route(value, program);
+            let value = match metal {
+                Some(metal) => with_metal(value, metal, program),
+                None => value,
+            };
             #[cfg(feature = "cuda")]
             let value = with_gpu(value, gpu);
             print_json(&value)?;
@@ -110,8 +113,9 @@ impl Command for Info {
             info.prefill_chunk,
             kernels.join(" "),
         ))?;
-        #[cfg(target_vendor = "apple")]
-        print(&format!("metal    {}\n", route(program)))?;
+        if let Some(metal) = metal {
+            print(&metal_lines(metal, program))?;
+        }
         #[cfg(feature = "cuda")]
         print(&format!("cuda     {}\n", gpu.unwrap_or_else(|why| why)))?;
         Ok(true)
@@ -215,16 +219,31 @@ fn extra_dispatches(steps: &[(&str, &str)]) -> String {
     lines.map(|(index, (step, reason))| format!("{:<16} {step:<width$}  {reason}\n", label(index))).collect()
 }
 
-/// Where the Metal kernels come from: compiled, cached or source.
-#[cfg(target_vendor = "apple")]
-fn route(program: &CompiledModel) -> String {
-    crate::gpu::metal::route(program, crate::load::cache_directory().as_deref())
+/// The `metal` and `gpu` lines: where the kernels come from, and the memory that the GPU may use.
+fn metal_lines(metal: MetalBackend, program: &CompiledModel) -> String {
+    let gpu = match (metal.find)() {
+        Ok(gpu) => match gpu.working_set {
+            Some(bytes) => format!("{bytes:>16} bytes  {} may use {}", gpu.name, format_bytes(bytes)),
+            None => gpu.name,
+        },
+        Err(why) => why,
+    };
+    format!(
+        "metal    {}\ngpu      {gpu}\n",
+        (metal.route)(program, crate::load::cache_directory().as_deref())
+    )
 }
 
-/// Adds the origin of the Metal kernels.
-#[cfg(target_vendor = "apple")]
-fn with_route(mut value: Value, program: &CompiledModel) -> Value {
-    value["metal"] = route(program).into();
+/// Adds the origin of the Metal kernels, and the GPU.
+fn with_metal(mut value: Value, metal: MetalBackend, program: &CompiledModel) -> Value {
+    value["metal"] = (metal.route)(program, crate::load::cache_directory().as_deref()).into();
+    match (metal.find)() {
+        Ok(gpu) => {
+            value["gpu"] = gpu.name.into();
+            value["gpu_memory_bytes"] = gpu.working_set.into();
+        }
+        Err(why) => value["gpu_error"] = why.into(),
+    }
     value
 }
 

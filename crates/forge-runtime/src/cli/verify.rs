@@ -66,6 +66,7 @@ impl Command for Verify {
             }
         }
         let f32_ok = ok;
+        let dispatches = engine_f32.device().completed_dispatches();
         let mut int8 = None;
         if has_int8 {
             let exact = all_logits(&golden, &mut engine_f32)?;
@@ -82,7 +83,7 @@ impl Command for Verify {
         if command.json {
             print_json(&json!({
                 "f32_ok": f32_ok, "int8_activations": int8,
-                "ok": ok, "model": golden.model, "device": device, "tolerance": bound, "max_error": finite(worst), "sequences": rows,
+                "ok": ok, "model": golden.model, "device": device, "dispatches": dispatches, "tolerance": bound, "max_error": finite(worst), "sequences": rows,
             }))?;
         } else {
             let verdict = if ok {

@@ -153,6 +153,12 @@ pub trait Pass {
     /// Makes all earlier writes visible to all later dispatches.
     fn barrier(&mut self);
 
+    /// Sets the largest position plus 1 of the rows that follow, from which a device predicts the time of
+    /// attention.
+    fn set_max_length(&mut self, max_length: u32) {
+        let _ = max_length;
+    }
+
     /// Approximate number of GPU cores, used to choose the KV split. 0 if one dispatch fills the device at
     /// any split.
     fn gpu_cores(&self) -> u32;
@@ -258,6 +264,11 @@ pub trait Device {
         Ok(None)
     }
 
+    /// Whether a prefill pass is submitted while the one before it is in flight.
+    fn overlaps_prefill(&self) -> bool {
+        false
+    }
+
     /// The preferred run-ahead depth.
     fn run_ahead(&self) -> RunAhead {
         RunAhead::NONE
@@ -279,6 +290,18 @@ pub trait Device {
         None
     }
 
+    /// Number of dispatches that the device has completed, if it counts them. Tests on a GPU check it, so that
+    /// a test without work cannot pass.
+    fn completed_dispatches(&self) -> Option<u64> {
+        None
+    }
+
+    /// Requests again that the device's memory stays resident, and returns whether the device needs such
+    /// requests. An idle program makes one every [`RESIDENCY_INTERVAL`].
+    fn renew_residency(&mut self) -> bool {
+        false
+    }
+
     /// Expert cache counters, if experts are streamed from disk.
     fn expert_cache_stats(&self) -> Option<CacheStats> {
         None
@@ -289,6 +312,9 @@ pub trait Device {
         Ok(None)
     }
 }
+
+/// Time between two calls of [`Device::renew_residency`] while no pass runs.
+pub const RESIDENCY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl<D: Device + ?Sized> Device for Box<D> {
     fn describe(&self) -> String {
@@ -336,6 +362,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).finish_background_work(within)
     }
 
+    fn overlaps_prefill(&self) -> bool {
+        (**self).overlaps_prefill()
+    }
+
     fn run_ahead(&self) -> RunAhead {
         (**self).run_ahead()
     }
@@ -350,6 +380,14 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn published_bandwidth(&self) -> Option<f64> {
         (**self).published_bandwidth()
+    }
+
+    fn completed_dispatches(&self) -> Option<u64> {
+        (**self).completed_dispatches()
+    }
+
+    fn renew_residency(&mut self) -> bool {
+        (**self).renew_residency()
     }
 
     fn expert_cache_stats(&self) -> Option<CacheStats> {

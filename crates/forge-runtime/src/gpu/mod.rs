@@ -5,3 +5,4 @@ pub mod chip_bandwidth;
 pub mod cuda;
 #[cfg(target_vendor = "apple")]
 pub mod metal;
+pub mod metal_backend;

@@ -142,6 +142,10 @@ impl Pass for CapturingPass<'_> {
         self.pass.gpu_cores()
     }
 
+    fn set_max_length(&mut self, max_length: u32) {
+        self.pass.set_max_length(max_length);
+    }
+
     fn min_kv_split(&self, planned: u32) -> u32 {
         self.pass.min_kv_split(planned)
     }
@@ -198,6 +202,10 @@ impl<D: Device> Device for CapturingDevice<D> {
 
     fn decodes_batches(&self) -> bool {
         self.device.decodes_batches()
+    }
+
+    fn overlaps_prefill(&self) -> bool {
+        self.device.overlaps_prefill()
     }
 
     fn run_ahead(&self) -> RunAhead {

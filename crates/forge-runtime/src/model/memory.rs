@@ -39,24 +39,60 @@ impl Memory {
         self.weights + self.experts + self.state + self.arena
     }
 
+    /// An error if a GPU may use less memory than needed. Passes of such a model would fail, or move memory in
+    /// and out.
+    pub fn check_gpu(self, gpu: &GpuMemory, context: u32, slots: u32) -> Result<(), Error> {
+        /// Memory that the system and other programs take of the GPU's, in MiB.
+        const OTHERS: u64 = 512;
+        if self.total() <= gpu.bytes {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "not enough GPU memory: {} may use {} ({} bytes) without paging; {}; use a smaller --ctx-size or fewer \
+             --slots, or, if the machine has more memory, raise the limit until the next restart: sudo sysctl \
+             iogpu.wired_limit_mb={}",
+            gpu.name,
+            format_bytes(gpu.bytes),
+            gpu.bytes,
+            self.needs(context, slots),
+            self.total().div_ceil(1 << 20) + OTHERS,
+        )))
+    }
+
+    /// The parts of the needed memory, for errors.
+    fn needs(self, context: u32, slots: u32) -> String {
+        let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
+        format!(
+            "a context of {context}{of} needs {} ({} bytes): {} bytes of weights, {} of KV cache and state, {} of scratch",
+            format_bytes(self.total()),
+            self.total(),
+            self.weights + self.experts,
+            self.state,
+            self.arena,
+        )
+    }
+
     /// An error if the machine has less memory than needed.
     pub fn check(self, context: u32, slots: u32) -> Result<(), Error> {
         let Some(machine) = physical() else { return Ok(()) };
         if self.total() <= machine {
             return Ok(());
         }
-        let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
         Err(Error::usage(format!(
-            "not enough memory: this machine has {} ({machine} bytes); a context of {context}{of} needs {} ({} bytes): \
-             {} bytes of weights, {} of KV cache and state, {} of scratch; use a smaller --ctx-size or fewer --slots",
+            "not enough memory: this machine has {} ({machine} bytes); {}; use a smaller --ctx-size or fewer --slots",
             format_bytes(machine),
-            format_bytes(self.total()),
-            self.total(),
-            self.weights + self.experts,
-            self.state,
-            self.arena,
+            self.needs(context, slots),
         )))
     }
+}
+
+/// Memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuMemory {
+    /// Name of the device.
+    pub name: String,
+    /// Bytes that it may use.
+    pub bytes: u64,
 }
 
 /// Formats bytes with a unit: `1.17 GB`.
@@ -181,6 +217,20 @@ mod tests {
             (999_600_000, "1.00 GB"),
         ] {
             assert_eq!(format_bytes(bytes), text);
+        }
+    }
+
+    #[test]
+    fn rejects_models_larger_than_the_gpus_memory() {
+        let gpu = GpuMemory { name: "Apple M1".to_owned(), bytes: 6 << 30 };
+        let memory = Memory { weights: 6 << 30, experts: 0, state: 0, arena: 0 };
+        assert_eq!(memory.check_gpu(&gpu, 4096, 1), Ok(()));
+        let memory = Memory { state: 1, ..memory };
+        let message = memory.check_gpu(&gpu, 4096, 2).unwrap_err().to_string();
+        let limit = 6 * 1024 + 1 + 512;
+        for part in ["Apple M1 may use 6.44 GB", "4096 in 2 slots", &format!("iogpu.wired_limit_mb={limit}")]
+        {
+            assert!(message.contains(part), "{message}");
         }
     }
 

@@ -7,9 +7,10 @@
 use objc2::rc::Retained;
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
-use objc2_foundation::NSError;
+use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor, MTLResourceOptions,
+    MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor, MTLResource,
+    MTLResourceOptions,
 };
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -18,6 +19,9 @@ use std::ptr::NonNull;
 const PAGE: usize = 16384;
 
 type Memory = Retained<ProtocolObject<dyn MTLBuffer>>;
+
+/// A residency set.
+pub(crate) type ResidencySet = Retained<ProtocolObject<dyn MTLResidencySet>>;
 
 /// A Metal buffer and an offset in it.
 pub(crate) type Place<'a> = (&'a ProtocolObject<dyn MTLBuffer>, usize);
@@ -77,6 +81,7 @@ impl Region {
             };
             let memory = memory
                 .ok_or_else(|| format!("cannot create a Metal buffer over {length} bytes of {name}"))?;
+            memory.setLabel(Some(&NSString::from_str(name)));
             Ok(View { start: from, memory })
         };
         let mut views = Vec::new();
@@ -111,6 +116,7 @@ impl Region {
         let memory = device
             .newBufferWithLength_options(length.max(16), MTLResourceOptions::StorageModeShared)
             .ok_or_else(|| format!("Metal cannot allocate {length} bytes for {name}"))?;
+        memory.setLabel(Some(&NSString::from_str(name)));
         Ok(Region { name, views: vec![View { start: 0, memory }], length })
     }
 
@@ -135,25 +141,22 @@ impl Region {
 }
 
 /// Makes all regions resident while the queue exists, instead of tracking residency per pass. Before macOS
-/// 15, Metal tracks it per pass.
+/// 15 there are no residency sets, and in virtual machines they cannot be created: Metal then tracks
+/// residency per pass.
 pub(crate) fn keep_resident(
     device: &ProtocolObject<dyn MTLDevice>,
     queue: &ProtocolObject<dyn MTLCommandQueue>,
     regions: &[&Region],
-) -> Result<(), String> {
+) -> Option<ResidencySet> {
     if !device.respondsToSelector(sel!(newResidencySetWithDescriptor:error:)) {
-        return Ok(());
+        return None;
     }
-    let explain = |error: Retained<NSError>| {
-        format!("cannot create a Metal residency set: {}", error.localizedDescription())
-    };
-    let set =
-        device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).map_err(explain)?;
+    let set = device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new()).ok()?;
     for view in regions.iter().flat_map(|region| &region.views) {
         set.addAllocation(ProtocolObject::from_ref(&*view.memory));
     }
     set.commit();
     set.requestResidency();
     queue.addResidencySet(&set);
-    Ok(())
+    Some(set)
 }

@@ -1,9 +1,10 @@
 //! The GPU, its queue, pipelines and buffers.
 
 use crate::device::{Binding, Buffer};
-use crate::gpu::metal::buffers::{Mapped, Place, Region, keep_resident};
+use crate::gpu::metal::buffers::{Mapped, Place, Region, ResidencySet, keep_resident};
 use crate::gpu::metal::expert_streaming::{ExpertStreaming, SlotTableWrite, without_experts};
-use crate::gpu::metal::pipelines::Pipelines;
+use crate::gpu::metal::pipelines::{Pipelines, Report};
+use crate::gpu::metal::probe::check_matrices;
 use crate::model::Layout;
 use crate::offload::ExpertCache;
 use crate::program::CompiledModel;
@@ -11,9 +12,7 @@ use crate::weights::WeightFile;
 use memmap2::Mmap;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{
-    MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily,
-};
+use objc2_metal::{MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
@@ -22,6 +21,15 @@ use std::sync::Arc;
 
 /// A command buffer.
 pub(super) type Commands = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
+
+/// A committed command buffer.
+pub(super) struct Submitted {
+    pub(super) commands: Commands,
+    /// Number of its dispatches.
+    pub(super) dispatches: u64,
+    /// Whether it is the last one of its pass.
+    pub(super) ends_pass: bool,
+}
 
 /// The GPU of a Mac as a [`Device`].
 pub struct MetalDevice {
@@ -34,34 +42,37 @@ pub struct MetalDevice {
     /// Expert streaming from disk; none if all experts are resident.
     pub(super) streaming: Option<ExpertStreaming>,
     /// Command buffers in flight, oldest first. They do not retain the resources they use.
-    pub(super) underway: VecDeque<Commands>,
+    pub(super) underway: VecDeque<Submitted>,
+    /// Dispatches of all command buffers that the GPU has completed without an error.
+    pub(super) completed_dispatches: u64,
+    /// The set of all buffers, if the system has residency sets.
+    pub(super) residency: Option<ResidencySet>,
     /// The mapping under the first region; dropped after it.
     _weights: Arc<Mmap>,
 }
 
-/// Whether a GPU has simdgroup matrix multiplication. All Apple GPUs in Macs do.
-pub(super) fn has_matrices(device: &ProtocolObject<dyn MTLDevice>) -> bool {
-    device.supportsFamily(MTLGPUFamily::Apple7)
+/// The Metal GPU of this machine, if it can run the kernels.
+pub(super) fn system_device() -> Result<Retained<ProtocolObject<dyn MTLDevice>>, String> {
+    let device = MTLCreateSystemDefaultDevice().ok_or("no Metal device found: use --device cpu")?;
+    check_matrices(&device)?;
+    Ok(device)
 }
 
 impl MetalDevice {
     /// Creates a pipeline for each kernel, cached in the folder `cache` if given, and buffers of `layout`'s
-    /// sizes. Streamed experts are not part of the GPU's weight buffer.
+    /// sizes. `report` is called with the number of compiled pipelines. Streamed experts are not part of the GPU's weight buffer.
     pub fn new(
         program: &CompiledModel,
         file: &WeightFile,
         layout: &Layout,
         cache: Option<&Path>,
         experts: Option<ExpertCache>,
+        report: Report<'_>,
     ) -> Result<MetalDevice, String> {
         autoreleasepool(|_| {
-            let device = MTLCreateSystemDefaultDevice().ok_or("no Metal device found: use --device cpu")?;
-            if !has_matrices(&device) {
-                let name = device.name();
-                return Err(format!("{name} does not support Apple GPU family 7: use --device cpu"));
-            }
+            let device = system_device()?;
             let queue = device.newCommandQueue().ok_or("cannot create a Metal command queue")?;
-            let pipelines = Pipelines::make(&device, program, cache)?;
+            let pipelines = Pipelines::make(&device, program, cache, report)?;
             let weights = file.map();
             let parts = without_experts(experts.as_ref().map_or(&[], |_| &layout.experts), weights.len());
             let longest = parts.iter().map(Range::len).max().unwrap_or(0).min(file.largest_tensor_bytes());
@@ -82,7 +93,7 @@ impl MetalDevice {
             let streaming =
                 experts.map(|experts| ExpertStreaming::new(&device, layout, experts)).transpose()?;
             let slots = streaming.iter().flat_map(ExpertStreaming::regions);
-            keep_resident(&device, &queue, &regions.iter().chain(slots).collect::<Vec<_>>())?;
+            let residency = keep_resident(&device, &queue, &regions.iter().chain(slots).collect::<Vec<_>>());
             let cores = cores(&device.name().to_string());
             let underway = VecDeque::new();
             Ok(MetalDevice {
@@ -93,6 +104,8 @@ impl MetalDevice {
                 cores,
                 streaming,
                 underway,
+                completed_dispatches: 0,
+                residency,
                 _weights: weights,
             })
         })

@@ -1,13 +1,16 @@
 //! Encoder of a pass: bindings, dispatches and the model's barriers.
 //!
-//! A pass is one command buffer. With streamed experts it is several, because the host has to read the
-//! routing results ([`crate::gpu::metal::expert_streaming`]).
+//! A pass is one command buffer, or several if it is long ([`crate::gpu::metal::command_split`]). With streamed
+//! experts it is several, because the host has to read the routing results
+//! ([`crate::gpu::metal::expert_streaming`]).
 
-use crate::device::{Binding, Kernel, Pass};
-use crate::gpu::metal::device::{Commands, MetalDevice};
+use crate::device::{Binding, Kernel, Pass, Schedule};
+use crate::gpu::metal::command_split::CommandSplit;
+use crate::gpu::metal::device::{Commands, MetalDevice, Submitted};
 use crate::gpu::metal::expert_streaming::SlotTableWrite;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSString;
 use objc2_metal::{
     MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder,
     MTLDispatchType, MTLSize,
@@ -19,8 +22,14 @@ type Encoder = Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>;
 /// A pass being encoded, and its first error.
 pub(crate) struct Encoding<'a> {
     pub(crate) device: &'a mut MetalDevice,
+    schedule: Schedule,
     /// The open command buffer and encoder; none if nothing was encoded since the last commit.
     open: Option<(Commands, Encoder)>,
+    /// Dispatches in the open command buffer, and their predicted time.
+    dispatches: u64,
+    split: CommandSplit,
+    /// Largest position plus 1 of the rows.
+    max_length: u32,
     /// The first committed command buffer.
     first: Option<Commands>,
     outcome: Result<(), String>,
@@ -37,8 +46,17 @@ pub(crate) struct Dispatch<'a> {
 
 impl<'a> Encoding<'a> {
     /// Starts a pass.
-    pub(crate) fn new(device: &'a mut MetalDevice) -> Encoding<'a> {
-        Encoding { device, open: None, first: None, outcome: Ok(()) }
+    pub(crate) fn new(device: &'a mut MetalDevice, schedule: Schedule) -> Encoding<'a> {
+        Encoding {
+            device,
+            schedule,
+            open: None,
+            dispatches: 0,
+            split: CommandSplit::new(),
+            max_length: 0,
+            first: None,
+            outcome: Ok(()),
+        }
     }
 
     /// Commits the rest of the pass; returns its first and last command buffers.
@@ -50,6 +68,9 @@ impl<'a> Encoding<'a> {
         }
         self.encoder()?;
         let last = self.commit().ok_or("a pass has no command buffer")?;
+        if let Some(submitted) = self.device.underway.back_mut() {
+            submitted.ends_pass = true;
+        }
         Ok([self.first.unwrap_or_else(|| last.clone()), last])
     }
 
@@ -63,6 +84,12 @@ impl<'a> Encoding<'a> {
             let encoder = commands
                 .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
                 .ok_or("cannot create a Metal compute encoder")?;
+            let label = NSString::from_str(match self.schedule {
+                Schedule::Decode => "decode",
+                Schedule::Batch => "batch",
+            });
+            commands.setLabel(Some(&label));
+            encoder.setLabel(Some(&label));
             self.open = Some((commands, encoder));
         }
         self.open
@@ -82,7 +109,12 @@ impl<'a> Encoding<'a> {
     pub(crate) fn commit(&mut self) -> Option<Commands> {
         let commands = self.close()?;
         commands.commit();
-        self.device.underway.push_back(commands.clone());
+        let dispatches = std::mem::take(&mut self.dispatches);
+        self.device.underway.push_back(Submitted {
+            commands: commands.clone(),
+            dispatches,
+            ends_pass: false,
+        });
         self.first.get_or_insert_with(|| commands.clone());
         Some(commands)
     }
@@ -120,6 +152,9 @@ impl<'a> Encoding<'a> {
             MTLSize { width, height, depth },
             MTLSize { width: kernel.threads as usize, height: 1, depth: 1 },
         );
+        self.dispatches += 1;
+        let rows = scalars.first().copied().unwrap_or(1);
+        self.split.add(kernel.cost.of(rows, self.max_length.max(rows)));
         Ok(())
     }
 }
@@ -140,9 +175,15 @@ impl Pass for Encoding<'_> {
         self.device.cores
     }
 
+    fn set_max_length(&mut self, max_length: u32) {
+        self.max_length = max_length;
+    }
+
     /// Command buffers committed before are ordered by the queue.
     fn barrier(&mut self) {
-        if let Some((_, encoder)) = &self.open {
+        if self.split.is_full() {
+            self.commit();
+        } else if let Some((_, encoder)) = &self.open {
             encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
         }
     }

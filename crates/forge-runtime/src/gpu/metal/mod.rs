@@ -7,33 +7,51 @@
 //! and Metal's hazard tracking orders them, because they all use the same buffers.
 
 pub(crate) mod buffers;
+pub(crate) mod command_split;
 pub(crate) mod device;
 pub(crate) mod encoder;
 pub(crate) mod expert_streaming;
+pub(crate) mod library;
 pub(crate) mod pipelines;
+pub(crate) mod probe;
 
 pub use crate::gpu::metal::device::MetalDevice;
 
 use crate::device::{Buffer, Device, Pass, RunAhead, Schedule};
 use crate::gpu::chip_bandwidth;
-use crate::gpu::metal::device::{Commands, has_matrices};
+use crate::gpu::metal::device::{Commands, Submitted, system_device};
 use crate::gpu::metal::encoder::Encoding;
 use crate::gpu::metal::expert_streaming::ExpertStreaming;
-use crate::gpu::metal::pipelines::{archive_path, source};
+use crate::gpu::metal::library::source;
+use crate::gpu::metal::pipelines::{archive_path, validation_layer};
+use crate::gpu::metal_backend::{MetalBackend, MetalGpu};
 use crate::offload::CacheStats;
 use crate::program::CompiledModel;
 use objc2::msg_send;
 use objc2::rc::autoreleasepool;
-use objc2_metal::{MTLCommandBuffer, MTLCreateSystemDefaultDevice, MTLDevice};
+use objc2_metal::{MTLCommandBuffer, MTLDevice, MTLResidencySet};
 use std::path::Path;
 
 // MTLCreateSystemDefaultDevice returns nothing unless CoreGraphics is linked.
 #[cfg_attr(target_vendor = "apple", link(name = "CoreGraphics", kind = "framework"))]
 unsafe extern "C" {}
 
-/// Whether this machine has a Metal GPU that can run the kernels; some virtual GPUs cannot.
-pub fn has_metal() -> bool {
-    autoreleasepool(|_| MTLCreateSystemDefaultDevice().is_some_and(|device| has_matrices(&device)))
+/// The entry points of this backend.
+pub const BACKEND: MetalBackend = MetalBackend {
+    find,
+    open: |program, file, layout, cache, experts, report| {
+        Ok(Box::new(MetalDevice::new(program, file, layout, cache, experts, report)?))
+    },
+    route,
+};
+
+/// Finds the Metal GPU of this machine, if it can run the kernels.
+pub fn find() -> Result<MetalGpu, String> {
+    autoreleasepool(|_| {
+        let device = system_device()?;
+        let bytes = device.recommendedMaxWorkingSetSize();
+        Ok(MetalGpu { name: device.name().to_string(), working_set: (bytes > 0).then_some(bytes) })
+    })
 }
 
 /// Describes where a program's kernels come from and where its pipelines are cached, without opening the
@@ -41,6 +59,9 @@ pub fn has_metal() -> bool {
 pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
     let kept = cache.map(|cache| archive_path(program, cache));
     let kept = match kept {
+        Some(_) if validation_layer().is_some() => {
+            "pipelines are not saved under Metal validation".to_owned()
+        }
         Some(path) if path.is_file() => format!("pipelines from {}", path.display()),
         Some(path) => format!("pipelines will be saved to {}", path.display()),
         None => "pipelines are not saved".to_owned(),
@@ -50,12 +71,23 @@ pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
 
 impl MetalDevice {
     /// Submits a pass; returns its first and last command buffers.
-    fn submit(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<[Commands; 2], String> {
-        let mut pass = Encoding::new(self);
+    fn submit(
+        &mut self,
+        schedule: Schedule,
+        encode: &mut dyn FnMut(&mut dyn Pass),
+    ) -> Result<[Commands; 2], String> {
+        let mut pass = Encoding::new(self, schedule);
         encode(&mut pass);
         let submitted = pass.finish();
         // On an error, waits for the part that is already submitted.
         submitted.or_else(|what| self.wait(0).and(Err(what)))
+    }
+}
+
+impl MetalDevice {
+    /// Number of passes in flight.
+    fn passes_underway(&self) -> usize {
+        self.underway.iter().filter(|submitted| submitted.ends_pass).count()
     }
 }
 
@@ -86,19 +118,22 @@ impl Device for MetalDevice {
         self.wait(0)
     }
 
-    fn begin(&mut self, _schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        autoreleasepool(|_| self.submit(encode).map(|_| ()))
+    fn begin(&mut self, schedule: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        autoreleasepool(|_| self.submit(schedule, encode).map(|_| ()))
     }
 
     fn wait(&mut self, left: usize) -> Result<(), String> {
         autoreleasepool(|_| {
             let mut outcome = Ok(());
-            while self.underway.len() > left {
-                let Some(commands) = self.underway.pop_front() else { break };
+            while left == 0 || self.passes_underway() > left {
+                let Some(Submitted { commands, dispatches, .. }) = self.underway.pop_front() else { break };
                 commands.waitUntilCompleted();
-                if let Some(error) = commands.error() {
-                    let reason = error.localizedDescription();
-                    outcome = outcome.and(Err(format!("the GPU did not finish a pass: {reason}")));
+                match commands.error() {
+                    Some(error) => {
+                        let reason = error.localizedDescription();
+                        outcome = outcome.and(Err(format!("the GPU did not finish a pass: {reason}")));
+                    }
+                    None => self.completed_dispatches += dispatches,
                 }
             }
             outcome
@@ -108,13 +143,13 @@ impl Device for MetalDevice {
     /// Each stretch is a pass; command buffers have timestamps without counters.
     fn time_parts(
         &mut self,
-        _schedule: Schedule,
+        schedule: Schedule,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
         let mut timed = Vec::with_capacity(stretches);
         for stretch in 0..stretches {
-            timed.push(autoreleasepool(|_| self.submit(&mut |pass| encode(stretch, pass)))?);
+            timed.push(autoreleasepool(|_| self.submit(schedule, &mut |pass| encode(stretch, pass)))?);
         }
         self.wait(0)?;
         let times = |[first, last]: &[Commands; 2]| {
@@ -132,11 +167,26 @@ impl Device for MetalDevice {
         true
     }
 
+    /// Streamed experts end a pass in the middle, so nothing overlaps.
+    fn overlaps_prefill(&self) -> bool {
+        self.streaming.is_none()
+    }
+
     /// Predicted, not measured: with two passes in flight, host work is hidden. Four tokens per pass amortize
     /// the gap between passes, and a reader receives four tokens at a time. With streamed experts the host
     /// takes part in every token.
     fn run_ahead(&self) -> RunAhead {
         if self.streaming.is_some() { RunAhead::NONE } else { RunAhead { tokens_per_pass: 4, passes: 2 } }
+    }
+
+    fn completed_dispatches(&self) -> Option<u64> {
+        Some(self.completed_dispatches)
+    }
+
+    fn renew_residency(&mut self) -> bool {
+        let Some(residency) = &self.residency else { return false };
+        residency.requestResidency();
+        true
     }
 
     fn expert_cache_stats(&self) -> Option<CacheStats> {

@@ -1,24 +1,24 @@
-//! Compute pipelines of all kernels, from a metallib compiled at build time or from source, and their binary
-//! archive.
+//! Compute pipelines of all kernels, and their binary archive. Metal compiles them in parallel.
 //!
 //! The archive caches the driver's output between starts. It is a file in the user's cache, named after a
 //! hash of the kernels. It contains all pipelines, or is rebuilt, for example after a system update. If it
 //! cannot be written, programs only start more slowly.
 
 use crate::device::Kernel;
+use crate::gpu::metal::library::{explain, library};
 use crate::program::CompiledModel;
-use dispatch2::DispatchData;
+use block2::RcBlock;
 use objc2::rc::Retained;
-use objc2::runtime::{NSObjectProtocol, ProtocolObject};
-use objc2::sel;
+use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSArray, NSError, NSString, NSURL};
 use objc2_metal::{
-    MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLCompileOptions, MTLComputePipelineDescriptor,
-    MTLComputePipelineState, MTLDevice, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLPipelineOption,
+    MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLComputePipelineReflection,
+    MTLComputePipelineState, MTLDevice, MTLLibrary, MTLPipelineOption,
 };
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Instant;
 
 /// The SIMD width that the kernels need.
@@ -36,14 +36,6 @@ pub(crate) struct Pipelines {
     pub(crate) route: String,
 }
 
-/// How the kernels were compiled, for users.
-pub(crate) fn source(program: &CompiledModel) -> &'static str {
-    match program.metallib {
-        Some(_) => "precompiled by xcrun metal at build time",
-        None => "compiled from source (no xcrun metal at build time)",
-    }
-}
-
 /// Path of a program's archive.
 pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
     let mut content = DefaultHasher::new();
@@ -52,33 +44,45 @@ pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
     cache.join(format!("pipelines-{:016x}.metalarchive", content.finish()))
 }
 
+/// Reports progress: pipelines done, and all.
+pub(crate) type Report<'a> = &'a mut dyn FnMut(usize, usize);
+
 impl Pipelines {
     /// Creates the pipelines, with the archive in the folder `cache` if given.
     pub(crate) fn make(
         device: &Metal,
         program: &CompiledModel,
         cache: Option<&Path>,
+        report: Report<'_>,
     ) -> Result<Pipelines, String> {
         let start = Instant::now();
         let (library, source) = library(device, program)?;
         let mut described = Vec::new();
         for kernel in program.kernels {
+            let name = NSString::from_str(kernel.name);
             let function = library
-                .newFunctionWithName(&NSString::from_str(kernel.name))
+                .newFunctionWithName(&name)
                 .ok_or_else(|| format!("kernels.metal has no kernel {}", kernel.name))?;
             let descriptor = MTLComputePipelineDescriptor::new();
             descriptor.setComputeFunction(Some(&function));
+            descriptor.setLabel(Some(&name));
             described.push((*kernel, descriptor));
         }
-        let archive = cache.map(|cache| archive_path(program, cache));
+        let layer = validation_layer();
+        let archive = cache.filter(|_| layer.is_none()).map(|cache| archive_path(program, cache));
         let found = archive.as_deref().and_then(|path| found(device, &described, path));
         let (pipelines, kept) = match (found, archive) {
             (Some(pipelines), Some(path)) => (pipelines, format!("pipelines from {}", path.display())),
-            (_, Some(path)) => match keep(device, &described, &path) {
-                Ok(pipelines) => (pipelines, format!("pipelines saved to {}", path.display())),
-                Err(why) => (compile(device, &described)?, format!("pipelines not saved: {why}")),
-            },
-            (_, None) => (compile(device, &described)?, "pipelines not saved".to_owned()),
+            (_, path) => {
+                let pipelines = compile(device, &described, report)?;
+                let kept = match (path.map(|path| (keep(device, &described, &path), path)), layer) {
+                    (Some((Ok(()), path)), _) => format!("pipelines saved to {}", path.display()),
+                    (Some((Err(why), _)), _) => format!("pipelines not saved: {why}"),
+                    (None, Some(layer)) => format!("pipelines not saved: {layer} is set"),
+                    (None, None) => "pipelines not saved".to_owned(),
+                };
+                (pipelines, kept)
+            }
         };
         let mut by_name = HashMap::new();
         for ((kernel, _), pipeline) in described.iter().zip(pipelines) {
@@ -90,45 +94,12 @@ impl Pipelines {
     }
 }
 
-fn explain(error: Retained<NSError>) -> String {
-    error.localizedDescription().to_string()
-}
-
-/// The kernel library, and how it was compiled.
-fn library(
-    device: &Metal,
-    program: &CompiledModel,
-) -> Result<(Retained<ProtocolObject<dyn MTLLibrary>>, String), String> {
-    let source = source(program);
-    let Some(compiled) = program.metallib else {
-        return Ok((from_text(device, program)?, source.to_owned()));
-    };
-    match device.newLibraryWithData_error(&DispatchData::from_bytes(compiled)) {
-        Ok(library) => Ok((library, source.to_owned())),
-        // The metallib may target a newer system.
-        Err(error) => Ok((
-            from_text(device, program)?,
-            format!("compiled from source, not {source}: {}", explain(error)),
-        )),
-    }
-}
-
-fn from_text(
-    device: &Metal,
-    program: &CompiledModel,
-) -> Result<Retained<ProtocolObject<dyn MTLLibrary>>, String> {
-    let options = MTLCompileOptions::new();
-    options.setLanguageVersion(MTLLanguageVersion::Version3_0);
-    if options.respondsToSelector(sel!(setMathMode:)) {
-        options.setMathMode(MTLMathMode::Safe);
-    } else {
-        // The equivalent before macOS 15.
-        #[allow(deprecated)]
-        options.setFastMathEnabled(false);
-    }
-    device
-        .newLibraryWithSource_options_error(&NSString::from_str(program.metal), Some(&options))
-        .map_err(|error| format!("kernels.metal does not compile: {}", explain(error)))
+/// The variable that enables a validation layer of Metal, if any does. Archives of pipelines are not used
+/// with one: a validation layer can throw an exception for them, which would end the program.
+pub(crate) fn validation_layer() -> Option<&'static str> {
+    let variables = ["MTL_DEBUG_LAYER", "MTL_SHADER_VALIDATION", "METAL_DEVICE_WRAPPER_TYPE"];
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    variables.into_iter().find(is_set)
 }
 
 /// Loads all pipelines from an existing archive; none if any is missing.
@@ -153,42 +124,72 @@ fn found(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Op
     pipelines.collect()
 }
 
-/// Creates the pipelines and writes their archive atomically.
-fn keep(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Result<Vec<Pipeline>, String> {
-    let archive: Archive =
-        device.newBinaryArchiveWithDescriptor_error(&MTLBinaryArchiveDescriptor::new()).map_err(explain)?;
+/// Writes an archive of the pipelines atomically. They are compiled already.
+fn keep(device: &Metal, described: &[(&Kernel, Descriptor)], path: &Path) -> Result<(), String> {
+    let archive: Archive = device
+        .newBinaryArchiveWithDescriptor_error(&MTLBinaryArchiveDescriptor::new())
+        .map_err(|error| explain(&error))?;
     for (_, descriptor) in described {
-        archive.addComputePipelineFunctionsWithDescriptor_error(descriptor).map_err(explain)?;
-        descriptor.setBinaryArchives(Some(&NSArray::from_slice(&[&*archive])));
+        archive
+            .addComputePipelineFunctionsWithDescriptor_error(descriptor)
+            .map_err(|error| explain(&error))?;
     }
-    let pipelines = compile(device, described);
-    described.iter().for_each(|(_, descriptor)| descriptor.setBinaryArchives(None));
     let folder = path.parent().ok_or("the path has no parent folder")?;
     let trouble = |error: std::io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(trouble)?;
     let unfinished = path.with_extension(format!("{}", std::process::id()));
-    archive.serializeToURL_error(&url(&unfinished)).map_err(explain)?;
-    std::fs::rename(&unfinished, path).map_err(trouble)?;
-    pipelines
+    archive.serializeToURL_error(&url(&unfinished)).map_err(|error| explain(&error))?;
+    std::fs::rename(&unfinished, path).map_err(trouble)
 }
 
 fn url(path: &Path) -> Retained<NSURL> {
     NSURL::fileURLWithPath(&NSString::from_str(&path.to_string_lossy()))
 }
 
-fn compile(device: &Metal, described: &[(&Kernel, Descriptor)]) -> Result<Vec<Pipeline>, String> {
-    let pipeline = |(kernel, descriptor): &(&Kernel, Descriptor)| {
-        device
-            .newComputePipelineStateWithDescriptor_options_reflection_error(
+/// Compiles the pipelines in parallel, on threads of Metal's.
+fn compile(
+    device: &Metal,
+    described: &[(&Kernel, Descriptor)],
+    report: Report<'_>,
+) -> Result<Vec<Pipeline>, String> {
+    let (sender, receiver) = mpsc::channel();
+    for (index, (_, descriptor)) in described.iter().enumerate() {
+        let sender = sender.clone();
+        let handler = RcBlock::new(
+            move |pipeline: *mut ProtocolObject<dyn MTLComputePipelineState>,
+                  _: *mut MTLComputePipelineReflection,
+                  error: *mut NSError| {
+                // SAFETY: Metal passes a pipeline or an error, which live at least as long as the call.
+                let (pipeline, error) = unsafe { (Retained::retain(pipeline), error.as_ref()) };
+                let reason = || error.map_or_else(|| "unknown error".to_owned(), explain);
+                let _ = sender.send((index, pipeline.ok_or_else(reason)));
+            },
+        );
+        // SAFETY: Metal copies the block.
+        unsafe {
+            device.newComputePipelineStateWithDescriptor_options_completionHandler(
                 descriptor,
                 MTLPipelineOption::None,
-                None,
-            )
-            .map_err(|error| {
-                format!("cannot create the pipeline of kernel {}: {}", kernel.name, explain(error))
-            })
-    };
-    described.iter().map(pipeline).collect()
+                RcBlock::as_ptr(&handler),
+            );
+        }
+    }
+    // The channel ends with the last handler.
+    drop(sender);
+    let mut pipelines = vec![None; described.len()];
+    let mut failed = None;
+    for (done, (index, outcome)) in receiver.iter().enumerate() {
+        report(done + 1, described.len());
+        let name = described[index].0.name;
+        match outcome {
+            Ok(pipeline) => pipelines[index] = Some(pipeline),
+            Err(why) => failed = Some(format!("cannot create the pipeline of kernel {name}: {why}")),
+        }
+    }
+    match (failed, pipelines.into_iter().collect::<Option<Vec<Pipeline>>>()) {
+        (None, Some(pipelines)) => Ok(pipelines),
+        (failed, _) => Err(failed.unwrap_or_else(|| "Metal did not create all pipelines".to_owned())),
+    }
 }
 
 /// Checks that this GPU supports the kernel's threadgroup size and SIMD width.
