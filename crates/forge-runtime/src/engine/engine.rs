@@ -20,7 +20,7 @@
 //! [`MultiStepDecoder`](crate::engine::MultiStepDecoder).
 
 use crate::device::{Buffer, Device, Schedule, Span};
-use crate::engine::output::{Output, OutputKind, Row, StepOutput};
+use crate::engine::output::{OutputKind, Row, StepOutput};
 use crate::error::Error;
 use crate::model::{Batch, Layout, Model, ModelInfo, SlidingCache};
 use crate::sampling::device_sampling::DeviceSampling;
@@ -180,37 +180,6 @@ impl<D: Device> Engine<D> {
             self.restore_state(to);
         }
         kept
-    }
-
-    /// Appends tokens to `slot`, in passes of at most `chunk` rows.
-    pub fn run_tokens(&mut self, slot: u32, ids: &[u32], want: Output) -> Result<StepOutput, Error> {
-        self.check(slot, ids)?;
-        let mut fed = StepOutput::default();
-        let chunks = ids.chunks(self.info().prefill_chunk as usize);
-        let last = chunks.len().saturating_sub(1);
-        for (index, chunk) in chunks.enumerate() {
-            let first = self.length(slot);
-            let rows: Vec<Row> =
-                (first..).zip(chunk).map(|(position, &id)| Row { id, slot, position }).collect();
-            let end = chunk.len() as u32;
-            let wanted: Vec<u32> = match want {
-                Output::AllLogits => (0..end).collect(),
-                Output::Greedy | Output::Sampled(_) | Output::Logits if index == last => vec![end - 1],
-                _ => Vec::new(),
-            };
-            let kind = match &want {
-                Output::Nothing | Output::Greedy => OutputKind::Greedy,
-                Output::Sampled(draw) if !wanted.is_empty() => {
-                    OutputKind::Sampled(std::slice::from_ref(draw))
-                }
-                Output::Sampled(_) => OutputKind::Sampled(&[]),
-                Output::Logits | Output::AllLogits => OutputKind::Logits,
-            };
-            let of_chunk = self.run_batch(&rows, &wanted, kind)?;
-            fed.next_tokens.extend(of_chunk.next_tokens);
-            fed.logits.extend(of_chunk.logits);
-        }
-        Ok(fed)
     }
 
     /// Checks that `ids` can be appended to `slot`.
@@ -373,6 +342,7 @@ impl<D: Device> Engine<D> {
             let model = &self.model;
             self.device
                 .run(schedule, &mut |pass| {
+                    pass.set_max_length(longest);
                     if first {
                         model.forward(pass, &all);
                     }

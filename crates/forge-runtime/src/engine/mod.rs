@@ -5,6 +5,7 @@ pub(crate) mod engine;
 pub mod golden;
 pub(crate) mod multi_step;
 pub(crate) mod output;
+pub(crate) mod prefill;
 
 pub use crate::engine::engine::Engine;
 pub use crate::engine::multi_step::MultiStepDecoder;

@@ -143,6 +143,7 @@ impl<D: Device> MultiStepDecoder<'_, D> {
                 }
                 let (rows, wanted) =
                     wheel.row(model.layout(), schedule, (place(row), position + row), is_drawn);
+                pass.set_max_length(rows.max_length);
                 model.forward(pass, &rows);
                 model.head(pass, schedule, &wanted);
             }

@@ -49,11 +49,11 @@ pub struct Layout {
     pub scratch_bytes: usize,
     /// Bytes of [`Buffer::Rows`].
     pub rows_bytes: usize,
-    /// `[chunk]` Token ids of the rows.
+    /// `[2, chunk]` Token ids of the rows, of two passes in turn.
     pub ids: Span<u32>,
-    /// `[chunk]` Slots of the rows.
+    /// `[2, chunk]` Slots of the rows.
     pub slots: Span<u32>,
-    /// `[chunk]` Positions of the rows.
+    /// `[2, chunk]` Positions of the rows.
     pub positions: Span<u32>,
     /// `[head_rows]` Indices of the rows that get logits.
     pub row_indices: Span<u32>,
@@ -77,7 +77,7 @@ impl Layout {
     pub fn new(info: &ModelInfo, state: StateLayout, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.prefill_chunk as usize, info.head_rows as usize);
-        let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
+        let [ids, slots, positions] = [(); 3].map(|()| rows.take(2 * chunk));
         let row_indices = rows.take(head_rows);
         let sampling = rows.take(head_rows * DeviceSampling::WORDS);
         let [positions_of_wheel, draws_of_wheel, ids_of_wheel] =
@@ -116,6 +116,15 @@ impl Layout {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
         Batch { schedule, count, max_length: longest, is_single_slot: of_one_slot, ids, slots, positions }
+    }
+
+    /// The same rows in the other half of each span, for a pass that begins while another one is in flight.
+    pub fn in_second_half(&self, batch: Batch) -> Batch {
+        let half = |span: Span<u32>| {
+            let all = span.bytes / size_of::<u32>();
+            span.part(all / 2, batch.count as usize)
+        };
+        Batch { ids: half(self.ids), slots: half(self.slots), positions: half(self.positions), ..batch }
     }
 
     /// The first `rows` output rows, sampled or greedy.
