@@ -4,7 +4,7 @@ use crate::served::*;
 use serde_json::Value;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -25,6 +25,21 @@ fn full_queues_answer_with_retry_after() {
     assert_eq!(second.response().status, 200);
     assert_eq!(served.metric("requests_rejected_total"), 1.0);
     assert_eq!(served.post(PLAINLY, &greedy(&ids(3, 3), 2)).status, 200);
+    served.end();
+}
+
+#[test]
+fn idle_servers_keep_the_devices_memory_resident() {
+    let renewals = Arc::new(AtomicUsize::new(0));
+    let served = serve(&Setting { renewals: Some(renewals.clone()), ..PLAIN });
+    let before = renewals.load(Ordering::Relaxed);
+    let start = Instant::now();
+    while renewals.load(Ordering::Relaxed) < before + 3 {
+        assert!(start.elapsed() < Duration::from_secs(20), "residency is not renewed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(start.elapsed() > Duration::from_millis(900), "renewed 3 times within {:?}", start.elapsed());
+    assert_eq!(served.post(PLAINLY, &greedy(&ids(1, 3), 2)).status, 200);
     served.end();
 }
 

@@ -17,7 +17,7 @@ use crate::support::reference::{Reference, write_letters, write_tokenizer};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -28,6 +28,7 @@ pub(crate) struct Slow {
     pace: Duration,
     disk_fails: Arc<AtomicBool>,
     passes: u32,
+    renewals: Option<Arc<AtomicUsize>>,
 }
 
 /// Expert cache statistics of each pass.
@@ -70,6 +71,10 @@ impl Device for Slow {
         let mut counts = CacheStats::default();
         (0..self.passes).for_each(|_| counts += OF_PASS);
         Some(counts)
+    }
+
+    fn renew_residency(&mut self) -> bool {
+        self.renewals.as_ref().map(|renewals| renewals.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 
     fn measure_disk_bandwidth(&mut self) -> Result<Option<f64>, String> {
@@ -116,6 +121,8 @@ pub(crate) struct Setting {
     pub(crate) queue: u32,
     /// Duration of a pass in milliseconds.
     pub(crate) pace: u64,
+    /// The number of times that residency was renewed, if the device needs it.
+    pub(crate) renewals: Option<Arc<AtomicUsize>>,
     /// Whether passes fail.
     pub(crate) disk_fails: Option<Arc<AtomicBool>>,
     pub(crate) keys: Vec<String>,
@@ -132,6 +139,7 @@ pub(crate) const PLAIN: Setting = Setting {
     context: 64,
     queue: 64,
     pace: 0,
+    renewals: None,
     disk_fails: None,
     keys: Vec::new(),
     origins: Vec::new(),
@@ -177,10 +185,12 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     .unwrap();
     let (address, stop) = (server.address(), server.stop());
     let disk_fails = setting.disk_fails.clone().unwrap_or_default();
+    let renewals = setting.renewals.clone();
     let thread = std::thread::spawn(move || {
         let model = load(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
-        let device = Slow { inner: device, pace: Duration::from_millis(pace), disk_fails, passes: 0 };
+        let pace = Duration::from_millis(pace);
+        let device = Slow { inner: device, pace, disk_fails, passes: 0, renewals };
         let engine = Engine::new(model, device, context, slots);
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)

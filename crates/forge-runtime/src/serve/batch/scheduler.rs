@@ -11,7 +11,7 @@
 //!
 //! Prefill must not stall running sequences: a pass that decodes has a small prefill budget.
 
-use crate::device::Device;
+use crate::device::{Device, RESIDENCY_INTERVAL};
 use crate::engine::golden::argmax;
 use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::error::Error;
@@ -106,7 +106,7 @@ impl<D: Device> Scheduler<D> {
         let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.request.is_none());
         if is_idle {
             self.update_gauges();
-            match self.queue.blocking_recv() {
+            match self.wait_for_request() {
                 Some(queued) => self.waiting.push_back(queued),
                 None => return true,
             }
@@ -118,6 +118,22 @@ impl<D: Device> Scheduler<D> {
                 Err(TryRecvError::Disconnected) => return true,
             }
         }
+    }
+
+    /// Waits for a request; none if the queue is closed. While it waits, it keeps the device's memory resident.
+    fn wait_for_request(&mut self) -> Option<QueuedRequest> {
+        let clock = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let Some(clock) = clock.ok().filter(|_| self.engine.device().renew_residency()) else {
+            return self.queue.blocking_recv();
+        };
+        clock.block_on(async {
+            loop {
+                match tokio::time::timeout(RESIDENCY_INTERVAL, self.queue.recv()).await {
+                    Ok(queued) => return queued,
+                    Err(_) => _ = self.engine.device().renew_residency(),
+                }
+            }
+        })
     }
 
     fn drop_cancelled(&mut self) {
