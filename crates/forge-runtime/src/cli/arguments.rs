@@ -218,6 +218,12 @@ pub struct Bench {
     /// Measure N sequences in parallel instead, in the columns of llama-batched-bench
     #[arg(short = 'b', long, value_name = "N,N,..", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=4096))]
     pub(crate) n_parallel: Vec<u32>,
+    /// Decode for N minutes instead, and print the speed of each minute
+    #[arg(long, value_name = "N", conflicts_with = "n_parallel", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) minutes: Option<u32>,
+    /// Seconds in a minute of --minutes
+    #[arg(long, hide = true, value_name = "N", default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
+    pub(crate) interval: u32,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repetitions: u32,

@@ -8,6 +8,7 @@ use crate::cli::arguments::Bench;
 use crate::cli::batched_bench;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, log_info, print, print_json};
+use crate::cli::sustained_bench;
 use crate::device::{Device, PeakOps, RunAhead};
 use crate::engine::{Engine, Output};
 use crate::error::Error;
@@ -25,6 +26,9 @@ impl Command for Bench {
         let (program, common, command) = (context.program, context.common, self);
         if !command.n_parallel.is_empty() {
             return batched_bench::run(command, context);
+        }
+        if let Some(minutes) = command.minutes {
+            return sustained_bench::run(command, context, minutes);
         }
         let prompts = command.n_prompt.iter().copied().filter(|&count| count > 0);
         let deepest = command.n_depth.iter().copied().max().unwrap_or(0);

@@ -23,6 +23,7 @@ pub(crate) mod reference;
 pub(crate) mod sampling_arguments;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
+pub(crate) mod sustained_bench;
 #[cfg(feature = "tune")]
 pub(crate) mod tune;
 pub(crate) mod verify;

@@ -89,6 +89,19 @@ fn perplexity_matches_the_reference() {
 }
 
 #[test]
+fn sustained_bench_prints_the_speed_of_each_minute() {
+    let folder = directory(0.0);
+    let result = json(&folder, "bench --minutes 2 --interval 1 -n 5 --threads 1 --json");
+    let speeds: Vec<f64> =
+        result["minutes_ts"].as_array().unwrap().iter().map(|speed| speed.as_f64().unwrap()).collect();
+    assert!(speeds.len() == 2 && speeds.iter().all(|speed| *speed > 0.0), "{result}");
+    let lines = text(&run(&folder, "bench --minutes 1 --interval 1 -n 5 --threads 1").stdout);
+    let lines: Vec<&str> = lines.lines().collect();
+    assert!(lines[0].starts_with("minute   1: ") && lines[0].ends_with(" tok/s"), "{lines:?}");
+    assert!(lines[1].ends_with("the last minute is at 100% of the first"), "{lines:?}");
+}
+
+#[test]
 fn bench_measures_prompts_and_generation() {
     let folder = directory(0.0);
     let result = json(&folder, "bench -p 4,20 -n 5 -r 2 --threads 1 --json");
