@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use tests::{Built, emulated};
+use tests::{Built, emulated, forge, model};
 use xtask::metal::{MetalProgram, check_programs};
 
 /// The program of a model with the emulated Metal device, and a home directory for its cache.
@@ -200,4 +200,43 @@ fn ci_checks_fail_without_a_gpu_or_without_dispatches() {
     let message = check("none", &[("FORGE_REQUIRE_METAL", "")]).expect_err("it ran on the CPU");
     assert!(message.contains("nothing ran on a Metal GPU"), "{message}");
     assert_eq!(check_programs(&[], &[]), Err("no program was checked".to_owned()));
+}
+
+/// A report of all steps, without private data. Without a GPU it is written too.
+#[test]
+fn reports_have_all_steps_and_no_private_data() {
+    let Some(built) = any() else { return };
+    let program = Program::new(built);
+    let home = program.home.path().to_str().expect("a path in UTF-8").to_owned();
+    let report = |machine: &str| {
+        let out = program.home.path().join("report.json");
+        let mut command = Command::new(forge());
+        command.arg("report").arg(model(&built.model)).arg("--program").arg(&program.path);
+        command.args(["--quick", "--minutes", "0", "--out"]).arg(&out);
+        command.env("HOME", &home).env("USER", "maxine").env("EMULATED_MACHINE", machine);
+        let output = command.output().expect("forge runs");
+        let written = std::fs::read_to_string(&out).expect("the report is written");
+        let json: Value = serde_json::from_str(&written).expect("a report is JSON");
+        (output, written, json)
+    };
+    let (output, written, json) = report("mac");
+    let summary = text(&output.stdout);
+    assert!(output.status.success(), "{summary}{}", text(&output.stderr));
+    assert_eq!([&json["passed"], &json["failed"], &json["skipped"]], [8, 0, 2], "{summary}");
+    assert!(!written.contains(&home) && !written.contains("maxine") && !written.contains("Library/Caches"));
+    let results = |name: &str| {
+        let steps = json["steps"].as_array().into_iter().flatten();
+        steps
+            .filter(|step| step["name"] == name)
+            .flat_map(|step| step["results"].as_array())
+            .flatten()
+            .count()
+    };
+    assert_eq!(["logits match the reference", "speed (bench)"].map(results), [1, 5]);
+    assert!(written.contains("pipelines saved to <path>"), "the code path is stated");
+    assert!(summary.contains("passed   logits match the reference") && summary.contains("attach the file"));
+    let (output, _, json) = report("none");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(json["failed"].as_u64() >= Some(5), "{json}");
+    assert!(text(&output.stdout).contains("FAILED   logits match the reference: "));
 }

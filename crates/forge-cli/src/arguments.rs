@@ -75,6 +75,31 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check a model on this machine's GPU, and write a file to send to the project.
+    ///
+    /// Compiles the model into the cache, builds it, and runs the steps of the guide for a first run on a
+    /// Mac: validation of the kernels, logits, texts, benchmarks and a profile. A failed step does not stop
+    /// the others. The file has the results, the chip and the versions of system and tools, and no paths,
+    /// user names or host names. It is not sent anywhere.
+    Report {
+        #[command(flatten)]
+        compile: CompileArguments,
+        /// Device to check: metal, cuda or cpu.
+        #[arg(long, value_name = "DEVICE", default_value = "metal")]
+        device: String,
+        /// Output file.
+        #[arg(short, long, value_name = "FILE", default_value = "forge-report.json")]
+        out: PathBuf,
+        /// Minutes of continuous decode, to see whether the machine slows down; 0 skips it.
+        #[arg(long, value_name = "N", default_value_t = 2)]
+        minutes: u32,
+        /// Short benchmarks, to try the command.
+        #[arg(long)]
+        quick: bool,
+        /// Check a program of the model that is already built, without compiling.
+        #[arg(long, value_name = "FILE", hide = true)]
+        program: Option<PathBuf>,
+    },
     /// Check the installed tools and devices.
     Doctor,
     /// Generate a shell completion script.

@@ -20,6 +20,7 @@ mod options;
 mod output;
 #[cfg(test)]
 mod reference_page;
+mod report;
 mod run;
 mod terminal;
 mod text_files;
@@ -27,6 +28,7 @@ mod verify;
 
 use crate::arguments::{Arguments, Command};
 use crate::error::Error;
+use crate::report::ReportOptions;
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
@@ -58,6 +60,10 @@ fn run() -> Result<(), Error> {
         Command::Inspect { compile, stage, json } => crate::inspect::command(&compile, stage, json),
         Command::Verify { crate_directory, report, json } => {
             crate::verify::command(&crate_directory, report, json)
+        }
+        Command::Report { compile, device, out, minutes, quick, program } => {
+            let options = ReportOptions { device, out, minutes, is_quick: quick, program };
+            crate::report::command(&compile, &options)
         }
         Command::Doctor => crate::doctor::doctor(),
         Command::Completions { shell } => crate::terminal::print(&completions(shell)),

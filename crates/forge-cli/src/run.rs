@@ -16,6 +16,17 @@ use std::process::Command;
 
 /// `forge run`.
 pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Error> {
+    let (_, program) = prepare(arguments, needed_features(program_arguments))?;
+    exec_program(Command::new(&program).args(program_arguments))
+        .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?
+}
+
+/// Compiles a model into the cache and builds it, unless that has been done. Returns the directory of the
+/// crate, and the program.
+pub(crate) fn prepare(
+    arguments: &CompileArguments,
+    features: BuildFeatures,
+) -> Result<(PathBuf, PathBuf), Error> {
     let checkpoint = Directory::find(&arguments.model)?;
     let cache = cache_directory()?;
     // The name is one directory component, even if it contains slashes.
@@ -29,8 +40,7 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
         compile::compile(&arguments, &crate_directory, true)?;
     }
     let started = std::time::Instant::now();
-    let program =
-        build::build(&crate_directory, Some(&cache.join("target")), needed_features(program_arguments))?;
+    let program = build::build(&crate_directory, Some(&cache.join("target")), features)?;
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= 1.0 {
         terminal::stage(
@@ -38,8 +48,7 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
             &format!("in {seconds:.0} s; builds of further models reuse the dependencies"),
         );
     }
-    exec_program(Command::new(&program).args(program_arguments))
-        .map_err(|error| Error::other(format!("{} cannot be started: {error}", program.display())))?
+    Ok((crate_directory, program))
 }
 
 /// Directory of the runtime shared by all crates in the cache. Its name contains a hash of its content, so
