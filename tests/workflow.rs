@@ -55,9 +55,12 @@ fn faults(text: &str) -> Vec<String> {
         if value("timeout-minutes").and_then(Yaml::as_integer).is_none_or(|minutes| minutes > 360) {
             faults.push(format!("{name}: no timeout-minutes of at most 360"));
         }
-        faults.extend(runners(job).into_iter().filter(|runner| !RUNNERS.contains(&runner.as_str())).map(
-            |runner| format!("{name}: unknown runner {runner}"),
-        ));
+        faults.extend(
+            runners(job)
+                .into_iter()
+                .filter(|runner| !RUNNERS.contains(&runner.as_str()))
+                .map(|runner| format!("{name}: unknown runner {runner}")),
+        );
         let needed = value("needs").and_then(Yaml::as_str);
         if needed.is_some_and(|needed| jobs.iter().all(|(other, _)| *other != needed)) {
             faults.push(format!("{name}: needs an unknown job"));
@@ -79,7 +82,8 @@ fn faults(text: &str) -> Vec<String> {
 fn runners(job: &Yaml<'_>) -> Vec<String> {
     match job.as_mapping_get("runs-on").and_then(Yaml::as_str) {
         Some("${{ matrix.system }}") => {
-            let matrix = job.as_mapping_get("strategy").and_then(|strategy| strategy.as_mapping_get("matrix"));
+            let matrix =
+                job.as_mapping_get("strategy").and_then(|strategy| strategy.as_mapping_get("matrix"));
             let systems = matrix.and_then(|matrix| matrix.as_mapping_get("system")?.as_sequence());
             systems.into_iter().flatten().filter_map(Yaml::as_str).map(str::to_owned).collect()
         }
