@@ -231,6 +231,20 @@ mod tests {
     }
 
     #[test]
+    fn chips_with_many_cores_have_larger_passes() {
+        for (name, chunk) in [
+            ("m1", 256),
+            ("m4-pro", 256),
+            ("m3-max-30", 512),
+            ("m1-max", 512),
+            ("m2-ultra", 512),
+            ("h200", 512),
+        ] {
+            assert_eq!(Chip::from_name(name).map(Chip::chunk), Some(chunk), "{name}");
+        }
+    }
+
+    #[test]
     fn rates_match_published_figures() {
         let published =
             [("m1", 2.6), ("m1-max", 10.6), ("m2-ultra", 27.2), ("m3-max", 14.1), ("m4-max", 16.2)];

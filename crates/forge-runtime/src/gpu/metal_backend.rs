@@ -63,3 +63,11 @@ pub fn find() -> Result<MetalGpu, String> {
     let backend = backend().ok_or("no Metal device found: use --device cpu")?;
     (backend.find)()
 }
+
+/// The variable that enables a validation layer of Metal, if any does. Archives of pipelines are not used
+/// with one: a validation layer can throw an exception for them, which would end the program.
+pub fn validation_layer() -> Option<&'static str> {
+    let variables = ["MTL_DEBUG_LAYER", "MTL_SHADER_VALIDATION", "METAL_DEVICE_WRAPPER_TYPE"];
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    variables.into_iter().find(is_set)
+}

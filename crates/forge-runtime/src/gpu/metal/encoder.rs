@@ -1,11 +1,11 @@
 //! Encoder of a pass: bindings, dispatches and the model's barriers.
 //!
-//! A pass is one command buffer, or several if it is long ([`crate::gpu::metal::command_split`]). With streamed
+//! A pass is one command buffer, or several if it is long ([`crate::gpu::command_split`]). With streamed
 //! experts it is several, because the host has to read the routing results
 //! ([`crate::gpu::metal::expert_streaming`]).
 
 use crate::device::{Binding, Kernel, Pass, Schedule};
-use crate::gpu::metal::command_split::CommandSplit;
+use crate::gpu::command_split::CommandSplit;
 use crate::gpu::metal::device::{Commands, MetalDevice, Submitted};
 use crate::gpu::metal::expert_streaming::SlotTableWrite;
 use objc2::rc::Retained;

@@ -7,7 +7,6 @@
 //! and Metal's hazard tracking orders them, because they all use the same buffers.
 
 pub(crate) mod buffers;
-pub(crate) mod command_split;
 pub(crate) mod device;
 pub(crate) mod encoder;
 pub(crate) mod expert_streaming;
@@ -23,8 +22,8 @@ use crate::gpu::metal::device::{Commands, Submitted, system_device};
 use crate::gpu::metal::encoder::Encoding;
 use crate::gpu::metal::expert_streaming::ExpertStreaming;
 use crate::gpu::metal::library::source;
-use crate::gpu::metal::pipelines::{archive_path, validation_layer};
-use crate::gpu::metal_backend::{MetalBackend, MetalGpu};
+use crate::gpu::metal::pipelines::archive_path;
+use crate::gpu::metal_backend::{MetalBackend, MetalGpu, validation_layer};
 use crate::offload::CacheStats;
 use crate::program::CompiledModel;
 use objc2::msg_send;

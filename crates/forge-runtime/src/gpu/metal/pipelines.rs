@@ -6,6 +6,7 @@
 
 use crate::device::Kernel;
 use crate::gpu::metal::library::{explain, library};
+use crate::gpu::metal_backend::validation_layer;
 use crate::program::CompiledModel;
 use block2::RcBlock;
 use objc2::rc::Retained;
@@ -92,14 +93,6 @@ impl Pipelines {
         let seconds = start.elapsed().as_secs_f64();
         Ok(Pipelines { by_name, route: format!("kernels {source}; {kept}; {seconds:.2} s") })
     }
-}
-
-/// The variable that enables a validation layer of Metal, if any does. Archives of pipelines are not used
-/// with one: a validation layer can throw an exception for them, which would end the program.
-pub(crate) fn validation_layer() -> Option<&'static str> {
-    let variables = ["MTL_DEBUG_LAYER", "MTL_SHADER_VALIDATION", "METAL_DEVICE_WRAPPER_TYPE"];
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
-    variables.into_iter().find(is_set)
 }
 
 /// Loads all pipelines from an existing archive; none if any is missing.
