@@ -53,7 +53,7 @@ pub(crate) fn command(arguments: &CompileArguments, options: &ReportOptions) -> 
     let redactor = Redactor::of_this_machine();
     let report = redactor.value(&report(arguments, options, &steps));
     let text = serde_json::to_string_pretty(&report).map_err(|error| Error::other(error.to_string()))?;
-    if let Some(secret) = redactor.find(&text) {
+    if let Some(secret) = redactor.find(&report) {
         return Err(Error::other(format!("the report still contains the {secret}: nothing was written")));
     }
     std::fs::write(&options.out, text + "\n").map_err(|error| Error::write(&options.out, &error))?;

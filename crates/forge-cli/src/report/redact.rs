@@ -58,8 +58,17 @@ impl Redactor {
         text
     }
 
-    /// What kind of private text a text contains, if any.
-    pub(super) fn find(&self, text: &str) -> Option<&'static str> {
+    /// What kind of private text a value contains, if any. Keys are the report's own.
+    pub(super) fn find(&self, value: &Value) -> Option<&'static str> {
+        match value {
+            Value::String(text) => self.find_in(text),
+            Value::Array(values) => values.iter().find_map(|value| self.find(value)),
+            Value::Object(fields) => fields.values().find_map(|value| self.find(value)),
+            _ => None,
+        }
+    }
+
+    fn find_in(&self, text: &str) -> Option<&'static str> {
         self.0.iter().find(|(secret, _)| find_word(text, secret).is_some()).map(|(_, kind)| *kind)
     }
 }
@@ -128,9 +137,10 @@ mod tests {
             ("Metal, Apple M4 Max", "Metal, Apple M4 Max"),
         ] {
             assert_eq!(redactor.text(before), after);
-            assert_eq!(redactor.find(after), None, "{after}");
+            assert_eq!(redactor.find_in(after), None, "{after}");
         }
-        assert_eq!(redactor.find("by maxine"), Some("user name"));
+        assert_eq!(redactor.find(&json!({ "steps": ["by maxine"] })), Some("user name"));
+        assert_eq!(redactor.find(&json!({ "maxine": [1] })), None, "keys are the report's own");
         let value = json!({ "steps": [{ "stderr": "/Users/maxine/a", "seconds": 1.5 }] });
         assert_eq!(redactor.value(&value), json!({ "steps": [{ "stderr": "<path>", "seconds": 1.5 }] }));
     }

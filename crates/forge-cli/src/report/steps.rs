@@ -32,10 +32,13 @@ pub(super) struct Step {
     results: Vec<Value>,
 }
 
+/// What a step does; it keeps the JSON of its commands.
+type Action = dyn Fn(&Program, &mut Vec<Value>) -> Result<(), Status>;
+
 /// A step to be run.
 pub(super) struct PlannedStep {
     pub(super) name: &'static str,
-    action: Box<dyn Fn(&Program, &mut Vec<Value>) -> Result<(), Status>>,
+    action: Box<Action>,
 }
 
 impl PlannedStep {
