@@ -54,8 +54,8 @@ pub(crate) struct HostSetup<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Name of the emulated machine, if it is not an ordinary one.
     pub(crate) machine: Option<&'a str>,
-    /// Limit of a command buffer in milliseconds, if it is not the default.
-    pub(crate) command_buffer_ms: Option<&'a str>,
+    /// Environment variables of the program.
+    pub(crate) variables: &'a [(&'a str, &'a str)],
     /// Maximum buffer length of the device in bytes, if it is to be small.
     pub(crate) max_buffer_length: Option<usize>,
     /// Bytes of memory for experts, where they are streamed from disk.
@@ -89,9 +89,7 @@ pub(crate) fn run_driver(
         "cache": cache, "machine": machine, "max_buffer_length": max_buffer_length, "experts": experts, "requests": requests,
     });
     let mut command = Command::new(emulated().1);
-    command
-        .arg(job.to_string())
-        .envs(setup.command_buffer_ms.map(|limit| ("FORGE_COMMAND_BUFFER_MS", limit)));
+    command.arg(job.to_string()).envs(setup.variables.iter().copied());
     let output = run(&mut command);
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))

@@ -124,6 +124,8 @@ fn pipeline_sources_give_the_same_logits_and_are_reported() {
         check("compiled before", compiled.clone(), ["xcrun metal at build time", "pipelines saved to"]),
         ids
     );
+    let source = HostSetup { variables: &[("FORGE_METAL_SOURCE", "1")], ..compiled.clone() };
+    assert_eq!(check("source asked for", source, ["FORGE_METAL_SOURCE is set", "pipelines from"]), ids);
     assert_eq!(
         check("compiled before, again", compiled, ["xcrun metal at build time", "pipelines from"]),
         ids

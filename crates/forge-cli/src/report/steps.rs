@@ -107,6 +107,12 @@ pub(super) fn all(kernels: Option<&Path>, options: &ReportOptions) -> Vec<Planne
         PlannedStep::new("logits match the reference", |program, results| {
             verify(program, &program.device, &[], results)
         }),
+        PlannedStep::new("logits match with kernels compiled at start", |program, results| {
+            if program.device != "metal" {
+                return Err(Status::Skipped("other devices have one way".to_owned()));
+            }
+            verify(program, &program.device, &[("FORGE_METAL_SOURCE", "1")], results)
+        }),
         PlannedStep::new("greedy text equals the CPU's", |program, results| {
             let greedy = ["--temperature", "0"];
             let found = generate(program, &["--device", &program.device], &greedy, results)?;

@@ -59,6 +59,13 @@ fn check(program: &MetalProgram, variables: &[(&str, &str)]) -> Result<(u64, Str
     if verified["ok"] != true {
         return Err(format!("the logits on {device} differ from the reference: {verified}"));
     }
+    // Kernels precompiled by Apple's tools and kernels compiled at start.
+    let source = [variables, &[("FORGE_METAL_SOURCE", "1")]].concat();
+    let verified_source: Value = serde_json::from_str(&self::run(program, &["verify", "--json"], &source)?)
+        .map_err(|error| format!("verify --json prints no JSON: {error}"))?;
+    if verified_source["ok"] != true {
+        return Err(format!("kernels compiled at start differ from the reference: {verified_source}"));
+    }
     let generate = |device: &[&str], more: &[&str]| run(&[device, &GENERATE, more].concat());
     let greedy = ["--temperature", "0"];
     let (on_gpu, on_cpu) =

@@ -12,10 +12,17 @@ use objc2_metal::{
 
 type Metal = ProtocolObject<dyn MTLDevice>;
 
+/// The library compiled at build time, unless `FORGE_METAL_SOURCE=1` asks for the source. Both ways have to
+/// give the same results, which tests compare.
+pub(crate) fn metallib(program: &CompiledModel) -> Option<&'static [u8]> {
+    program.metallib.filter(|_| std::env::var_os("FORGE_METAL_SOURCE").is_none_or(|value| value != "1"))
+}
+
 /// How the kernels were compiled, for users.
 pub(crate) fn source(program: &CompiledModel) -> &'static str {
-    match program.metallib {
+    match metallib(program) {
         Some(_) => "precompiled by xcrun metal at build time",
+        None if program.metallib.is_some() => "compiled from source (FORGE_METAL_SOURCE is set)",
         None => "compiled from source (no xcrun metal at build time)",
     }
 }
@@ -26,7 +33,7 @@ pub(crate) fn library(
     program: &CompiledModel,
 ) -> Result<(Retained<ProtocolObject<dyn MTLLibrary>>, String), String> {
     let source = source(program);
-    let Some(compiled) = program.metallib else {
+    let Some(compiled) = metallib(program) else {
         return Ok((from_text(device, program)?, source.to_owned()));
     };
     match device.newLibraryWithData_error(&DispatchData::from_bytes(compiled)) {

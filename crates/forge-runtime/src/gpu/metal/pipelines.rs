@@ -5,7 +5,7 @@
 //! cannot be written, programs only start more slowly.
 
 use crate::device::Kernel;
-use crate::gpu::metal::library::{explain, library};
+use crate::gpu::metal::library::{explain, library, metallib};
 use crate::gpu::metal_backend::validation_layer;
 use crate::program::CompiledModel;
 use block2::RcBlock;
@@ -41,7 +41,7 @@ pub(crate) struct Pipelines {
 pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
     let mut content = DefaultHasher::new();
     program.metal.hash(&mut content);
-    program.metallib.hash(&mut content);
+    metallib(program).hash(&mut content);
     cache.join(format!("pipelines-{:016x}.metalarchive", content.finish()))
 }
 
