@@ -1,5 +1,5 @@
-//! Rows of matrices that a checkpoint stores as codes and scales in several tensors. [`Encoding`] defines the
-//! values.
+//! Rows of matrices that a checkpoint stores as codes and scales in several tensors.
+//! [`Encoding`](forge_ir::Encoding) defines the values.
 //!
 //! A row is dequantized in f32, or repacked in one of forge's formats without changing a value. Repacking
 //! fails if the format cannot represent a scale exactly.
