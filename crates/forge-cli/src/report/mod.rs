@@ -3,9 +3,12 @@
 //! It runs the steps of `docs/contributing/first-run-on-a-mac.md`. A step that fails does not stop the others.
 //! The file has no paths, user names or host names.
 
+mod options;
 mod redact;
 mod steps;
 mod system;
+
+pub(crate) use crate::report::options::ReportOptions;
 
 use crate::arguments::CompileArguments;
 use crate::error::Error;
@@ -13,24 +16,10 @@ use crate::report::redact::Redactor;
 use crate::report::steps::{Program, Status, Step};
 use crate::{run, terminal};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Version of the file's format.
 const FORMAT: u32 = 1;
-
-/// Options of the command, apart from the model.
-pub(crate) struct ReportOptions {
-    /// The device to check.
-    pub(crate) device: String,
-    /// The file to write.
-    pub(crate) out: PathBuf,
-    /// Minutes of sustained decode.
-    pub(crate) minutes: u32,
-    /// Whether benchmarks are short.
-    pub(crate) is_quick: bool,
-    /// A program of the model that is already built.
-    pub(crate) program: Option<PathBuf>,
-}
 
 /// `forge report`.
 pub(crate) fn command(arguments: &CompileArguments, options: &ReportOptions) -> Result<(), Error> {

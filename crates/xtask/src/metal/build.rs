@@ -1,7 +1,8 @@
 //! Builds all programs as one executable. The name that it is called by selects the model.
 
 use crate::member::make_member;
-use crate::metal::{MODELS, MetalProgram};
+use crate::metal::check::MetalProgram;
+use crate::metal::models::MODELS;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

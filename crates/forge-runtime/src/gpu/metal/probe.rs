@@ -80,7 +80,7 @@ fn products_are_correct() -> Result<(), String> {
         return Err(format!("a simdgroup has {} threads, not 32", pipeline.threadExecutionWidth()));
     }
     let factors: Vec<f32> = (0..2 * ELEMENTS).map(|index| (index * 7 % 11) as f32 - 5.0).collect();
-    let short_factors: Vec<u16> = factors.iter().map(|it| crate::f16::from_f32(*it).to_bits()).collect();
+    let short_factors: Vec<u16> = factors.iter().map(|it| half::f16::from_f32(*it).to_bits()).collect();
     let (floats, halves) = (bytes_of(&factors), bytes_of(&short_factors));
     let size = size_of::<f32>() * PRODUCTS * ELEMENTS;
     let buffer = |bytes: usize| {
