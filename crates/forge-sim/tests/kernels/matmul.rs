@@ -104,7 +104,7 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
     for (width, gain, parts) in [(300, false, 0), (130, true, 2)] {
         cases.push(Case {
             spec: Spec::Quantize(Quantize { width, gain, parts }),
-            launches: vec![Launch::rows(6, 2)],
+            launches: vec![Launch::rows(6, 5)],
         });
     }
     cases
