@@ -37,7 +37,14 @@ impl Writer {
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
-            (Spec::Quantize(it), "x") => self.floats(rows * it.width),
+            // An infinite value makes the scale of its block NaN.
+            (Spec::Quantize(it), "x") => {
+                let value = |random: u32| (random % 2000) as f32 * 0.001 - 1.0;
+                let mut words: Vec<u32> =
+                    (0..rows * it.width).map(|_| value(self.random()).to_bits()).collect();
+                words[1] = f32::INFINITY.to_bits();
+                Content::Words(words)
+            }
             (Spec::Quantize(it), "x_gain") => self.floats(it.width),
             (Spec::Quantize(it), "quantized_x") => {
                 Content::Unwritten(rows.next_multiple_of(4) * Quantize::row_words(it.width) * 4)
