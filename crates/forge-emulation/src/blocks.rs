@@ -33,7 +33,7 @@ const HAS_HELPERS: u32 = 1 << 25;
 /// The block has no state and is never freed.
 const IS_GLOBAL: u32 = 1 << 28;
 
-/// The class of blocks on the stack. Blocks here are told apart by their flags.
+/// The class of blocks on the stack. Blocks here differ by their flags.
 #[unsafe(no_mangle)]
 static _NSConcreteStackBlock: [usize; 32] = [0; 32];
 

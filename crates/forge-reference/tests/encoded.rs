@@ -1,5 +1,5 @@
 //! Checkpoints in the quantization formats of other tools (`tests/encoded`): values and logits equal those of
-//! the tools, and compiling changes no value unless the user is told.
+//! the tools, and compiling changes a value only with a note.
 
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, StoredMatrices, read_model};
 use forge_ir::{Format, Stack, WeightId, WeightRows, tolerance};

@@ -30,6 +30,20 @@ pub(crate) fn read(files: &MemoryCheckpoint) -> Result<LoadedCheckpoint, Vec<Dia
     read_model(files, &Options { name: "test".to_owned(), ..Options::default() })
 }
 
+/// The model after a change, which it accepts.
+pub(crate) fn changed(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> LoadedCheckpoint {
+    let mut files = model(name);
+    change(&mut files);
+    read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
+}
+
+/// The diagnostics of the model after a change.
+pub(crate) fn fault(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> String {
+    let mut files = model(name);
+    change(&mut files);
+    read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
+}
+
 /// The graph of a model after a change to its configuration.
 pub(crate) fn configured(name: &str, change: impl FnOnce(&mut Value)) -> Graph {
     let mut files = model(name);

@@ -1,24 +1,12 @@
 //! Checkpoints of other quantization tools: modules that are not quantized, and diagnostics. Values are tested
 //! by `forge-reference`.
 
-use crate::common::{Raw, edit, edit_weights, model, read};
-use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
+use crate::common::{Raw, changed, edit, edit_weights, fault};
+use forge_frontend::MemoryCheckpoint;
 use serde_json::{Value, json};
 
 const CONFIG: &str = "config.json";
 const DOWN: &str = "model.layers.0.mlp.down_proj";
-
-fn changed(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> LoadedCheckpoint {
-    let mut files = model(name);
-    change(&mut files);
-    read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
-}
-
-fn fault(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> String {
-    let mut files = model(name);
-    change(&mut files);
-    read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
-}
 
 /// Changes a tensor of the down projection.
 fn down(files: &mut MemoryCheckpoint, part: &str, change: impl FnOnce(&mut Raw)) {

@@ -1,23 +1,11 @@
 //! Extra tensors and files in published checkpoints: each is used, ignored or named in a diagnostic.
 
-use crate::common::{Raw, edit, edit_weights, file, model, read, shard, tensors};
-use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint};
+use crate::common::{Raw, changed, edit, edit_weights, fault, file, model, read, shard, tensors};
+use forge_frontend::MemoryCheckpoint;
 use serde_json::json;
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
-
-fn changed(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> LoadedCheckpoint {
-    let mut files = model(name);
-    change(&mut files);
-    read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
-}
-
-fn fault(name: &str, change: impl FnOnce(&mut MemoryCheckpoint)) -> String {
-    let mut files = model(name);
-    change(&mut files);
-    read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
-}
 
 fn add(files: &mut MemoryCheckpoint, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
     let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), shape.to_vec());

@@ -1,5 +1,6 @@
 //! The engine, multi-step decode, and reference logits.
 
+pub(crate) mod batch;
 #[expect(clippy::module_inception, reason = "the file has the name of the type `Engine`")]
 pub(crate) mod engine;
 pub mod golden;

@@ -26,7 +26,7 @@ using namespace metal;
 [[max_total_threads_per_threadgroup(32)]]
 kernel void products(
     device const float* factors [[buffer(0)]],
-    device const half* short_factors [[buffer(1)]],
+    device const half* f16_factors [[buffer(1)]],
     device float* results [[buffer(2)]],
     uint lane [[thread_index_in_threadgroup]]) {
     simdgroup_matrix<float, 8, 8> left, right;
@@ -37,8 +37,8 @@ kernel void products(
     simdgroup_store(sum, results, 8ul);
     simdgroup_matrix<half, 8, 8> short_left, short_right;
     simdgroup_matrix<float, 8, 8> short_sum = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    simdgroup_load(short_left, short_factors, 8ul);
-    simdgroup_load(short_right, short_factors + 64u, 8ul);
+    simdgroup_load(short_left, f16_factors, 8ul);
+    simdgroup_load(short_right, f16_factors + 64u, 8ul);
     simdgroup_multiply_accumulate(short_sum, short_left, short_right, short_sum);
     simdgroup_store(short_sum, results + 64u, 8ul);
     const uint row = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
@@ -80,15 +80,15 @@ fn products_are_correct() -> Result<(), String> {
         return Err(format!("a simdgroup has {} threads, not 32", pipeline.threadExecutionWidth()));
     }
     let factors: Vec<f32> = (0..2 * ELEMENTS).map(|index| (index * 7 % 11) as f32 - 5.0).collect();
-    let short_factors: Vec<u16> = factors.iter().map(|it| half::f16::from_f32(*it).to_bits()).collect();
-    let (floats, halves) = (bytes_of(&factors), bytes_of(&short_factors));
+    let f16_factors: Vec<u16> = factors.iter().map(|it| half::f16::from_f32(*it).to_bits()).collect();
+    let (f32_bytes, f16_bytes) = (bytes_of(&factors), bytes_of(&f16_factors));
     let size = size_of::<f32>() * PRODUCTS * ELEMENTS;
     let buffer = |bytes: usize| {
         let created = device.newBufferWithLength_options(bytes, MTLResourceOptions::StorageModeShared);
         created.ok_or(format!("Metal cannot allocate {bytes} bytes"))
     };
-    let buffers = [buffer(floats.len())?, buffer(halves.len())?, buffer(size)?];
-    for (buffer, bytes) in buffers.iter().zip([floats, halves]) {
+    let buffers = [buffer(f32_bytes.len())?, buffer(f16_bytes.len())?, buffer(size)?];
+    for (buffer, bytes) in buffers.iter().zip([f32_bytes, f16_bytes]) {
         // SAFETY: a shared buffer has contents of that length, and no pass uses it yet.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.contents().cast().as_ptr(), bytes.len());
