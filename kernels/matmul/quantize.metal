@@ -36,7 +36,6 @@ kernel void {{ name }}(
     device const float* row_x = x + row * {{ width }}u;
     // A lane has four columns, and eight lanes a block.
     const uint block = lane / 8u;
-    const uint place = block / 2u * 128u + row % 4u * 32u + lane % 4u * 4u + block % 2u * 2u + lane / 4u % 2u;
 {% if parts %}
     float squared = 0.0f;
     for (uint stretch = part; stretch < {{ stretches }}u; stretch += {{ simdgroups }}u) {
@@ -62,12 +61,10 @@ kernel void {{ name }}(
         sum += simd_shuffle_xor(sum, ushort(1));
         sum += simd_shuffle_xor(sum, ushort(2));
         sum += simd_shuffle_xor(sum, ushort(4));
-        device uint* four = quantized_x + (row / 4u * {{ stretches }}u + stretch) * {{ 4 * quad_packets }}u;
-        four[place] = upper;
-        four[place + 16u] = lower;
+        device uint* four = four_blocks(quantized_x, {{ stretches }}u, row, stretch * 4u);
+        store_codes(four, row, block, lane % 8u, upper, lower);
         if (lane % 8u == 0u) {
-            four[256u + row % 4u * 4u + block] = as_type<uint>(unit);
-            four[272u + row % 4u * 4u + block] = as_type<uint>(sum);
+            store_scale(four, row, block, unit, sum);
         }
     }
 {% if parts %}
