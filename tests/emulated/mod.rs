@@ -85,7 +85,7 @@ fn manifest(crates: &[&Built]) -> String {
     let mut text = format!(
         "[package]\nname = {DRIVER:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n\
          forge-runtime = {{ path = {:?}, default-features = false }}\n\
-         memmap2 = \"0.9\"\nserde = {{ version = \"1.0\", features = [\"derive\"] }}\nserde_json = \"1.0\"\n",
+         half = \"2.7\"\nmemmap2 = \"0.9\"\nserde = {{ version = \"1.0\", features = [\"derive\"] }}\nserde_json = \"1.0\"\n",
         path("forge-runtime"),
     );
     for built in crates {
