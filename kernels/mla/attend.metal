@@ -34,6 +34,7 @@ struct {{ args }} {
     uint rows;
     uint context;
     uint splits;
+    uint split_positions;
 };
 
 // grid: splits, {{ groups }}, rows
@@ -74,12 +75,15 @@ kernel void {{ name }}(
 
     // This KV split of the row's positions; it may be empty.
     const uint position = positions[row];
-    const uint begin = (position + 1u) * split / args.splits;
+    // The number of splits depends on the row's position only: other rows of the pass may have more. Further
+    // splits are empty.
+    const uint own_splits = min(args.splits, position / args.split_positions + 1u);
+    const uint begin = (position + 1u) * split / own_splits;
 {% if prologue %}
-    const bool newest = split + 1u == args.splits;
-    const uint end = newest ? position : (position + 1u) * (split + 1u) / args.splits;
+    const bool newest = split + 1u == own_splits;
+    const uint end = newest ? position : (position + 1u) * min(split + 1u, own_splits) / own_splits;
 {% else %}
-    const uint end = (position + 1u) * (split + 1u) / args.splits;
+    const uint end = (position + 1u) * min(split + 1u, own_splits) / own_splits;
 {% endif %}
     const ulong of_slot = ulong(slots[row]) * ulong(args.context) * {{ kv_stride }}ul;
     device const {{ element }}* cached = latents + of_slot;
@@ -251,7 +255,7 @@ kernel void {{ name }}(
 {% endif %}
         const uint head = row * {{ heads }}u + first + h;
         device float* target = alone ? heads + head * {{ width }}u : partials + (head * args.splits + split) * {{ width + 2 }}u;
-        const float factor = alone ? 1.0f / total[h] : 1.0f;
+        const float divisor = alone ? total[h] : 1.0f;
         #pragma unroll
         for (uint c = 0u; c < {{ value_chunks }}u; c++) {
             #pragma unroll
@@ -259,10 +263,10 @@ kernel void {{ name }}(
                 const uint at = 128u * c + channel + i;
 {% if width % 128 != 0 %}
                 if (at < {{ width }}u) {
-                    target[at] = factor * sums[h][c][i];
+                    target[at] = sums[h][c][i] / divisor;
                 }
 {% else %}
-                target[at] = factor * sums[h][c][i];
+                target[at] = sums[h][c][i] / divisor;
 {% endif %}
             }
         }

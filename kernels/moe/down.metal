@@ -58,6 +58,12 @@ kernel void {{ name }}(
     device const uint* own_routes = routes + group.y * {{ 2 * chosen }}u;
     device const float* own_x = x + group.y * {{ chosen * inputs }}u;
     device float* own_y = y + group.y * {{ outputs }}u;
+{% if add_squares %}
+{% if add_squares.gain %}
+    device float* own_gained = gained + group.y * {{ outputs }}u;
+{% endif %}
+    device float* own_squares = squares_out + group.y * {{ add_squares.partials }}u;
+{% endif %}
 
 {% if not add_squares %}
     bool is_cached = true;
@@ -131,19 +137,19 @@ kernel void {{ name }}(
 {% endif %}
             own_y[output] = value;
 {% if add_squares.gain %}
-            gained[output] = gain[output] * value;
+            own_gained[output] = gain[output] * value;
 {% endif %}
             square = value * value;
         }
         square = simd_sum(square);
         if (lane == 0u) {
-            squares_out[group.x] = square;
+            own_squares[group.x] = square;
         }
 {% if grid < add_squares.partials %}
         // Partial sums without a threadgroup.
         if (group.x == {{ grid - 1 }}u) {
             for (uint i = {{ grid }}u + lane; i < {{ add_squares.partials }}u; i += 32u) {
-                squares_out[i] = 0.0f;
+                own_squares[i] = 0.0f;
             }
         }
 {% endif %}

@@ -117,6 +117,7 @@ kernel void {{ name }}(
 {% if norm %}
 
     // Divisor of the norm.
+    device const float* own_squares = squares + group.z * {{ norm.partials }}u;
     {{ squares_vector }} squared = {{ squares_vector }}(0.0f);
     for (uint i = lane; i < {{ squares_count }}u; i += 32u) {
         squared += {{ squares_source }}[i];

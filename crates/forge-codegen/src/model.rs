@@ -12,7 +12,8 @@ use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, LatentAttend};
 use forge_planner::{
-    Application, Plan, RowsOf, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
+    Application, DECODE_ROWS, MAX_KV_SPLITS, Plan, RowsOf, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section,
+    Workload, pass_cost,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ pub(crate) struct Context {
     split_positions: usize,
     /// Whether large batches may expand latents to keys and values (MLA).
     expands_mla: bool,
-    /// Whether the model has attention over a KV cache, whose KV splits depend on the row.
+    /// Whether the model has attention, whose KV splits depend on the row.
     splits_attention: bool,
     /// Whether a scratch buffer has only the rows of a decode pass.
     has_decode_rows: bool,
@@ -200,7 +201,7 @@ impl Context {
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             expands_mla: plan.mla_expand.is_some(),
-            splits_attention: attention_shape(plan).is_some(),
+            splits_attention: attention_shape(plan).is_some() || latent_shape(plan).is_some(),
             has_decode_rows: plan.scratch.iter().any(|scratch| scratch.per == RowsOf::DecodeRow),
             format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),
             kernel_format_imports: format!("{{self, {}}}", kernels.weight_types.join(", ")),
@@ -327,13 +328,9 @@ fn constants(plan: &Plan) -> Vec<Constant> {
         constant("MLA_EXPAND_TILE", mla_expand.tile, "Maximum positions expanded at once.");
     }
     constant("SMALL_BATCH_MAX", SMALL_BATCH_MAX, "Maximum rows that use the decode-sized kernels.");
-    constant("MAX_DECODE_ROWS", plan.decode_rows, "Maximum rows of a decode pass, each of another sequence.");
+    constant("MAX_DECODE_ROWS", DECODE_ROWS, "Maximum rows of a decode pass, each of another sequence.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
-        constant(
-            "MAX_KV_SPLITS",
-            plan.max_splits(),
-            "Maximum KV splits of one pass: rows times splits per row.",
-        );
+        constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }
     constants
 }

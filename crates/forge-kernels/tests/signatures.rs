@@ -217,7 +217,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             let names = buffers(&format!("{row} slots positions *partials *heads"));
             let [_, _, groups] = mla_attention_heads(attend);
-            (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
+            (
+                names,
+                "rows context splits split_positions",
+                grid("splits".to_owned(), &groups.to_string(), "rows"),
+            )
         }
         Spec::MlaLoadLatents(load) => {
             let groups = (load.width + load.rope_width).div_ceil(128).to_string();

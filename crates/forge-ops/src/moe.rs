@@ -106,7 +106,7 @@ pub struct ExpertsInner {
     /// Stride in bytes between the matrices of two cache slots: the size of an expert's record in the weight
     /// file.
     pub record: usize,
-    /// Deferred norm of x, for one row only.
+    /// Deferred norm of x.
     pub norm: Option<DeferredNorm>,
     /// Whether experts have biases (f32, `[experts, outputs]`).
     pub bias: bool,

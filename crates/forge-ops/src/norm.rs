@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Outputs of the producer of a row for the deferred norm that reads it; for one row.
+/// Outputs of the producer of a row for the deferred norm that reads it.
 ///
 /// A norm is `gain · x / rms(x)`. It divides the whole row by one number, so `W (gain · x / rms) = (W (gain ·
 /// x)) / rms`. The producer of x also writes `gained = gain · x` and the sum of squares of its part of x. The
@@ -50,7 +50,7 @@ pub struct NormAdd {
     pub gain: bool,
     /// Whether the sum is multiplied by a scalar (f32, `[1]`).
     pub factor: bool,
-    /// Outputs for a deferred norm of the sum, if one follows; for one row.
+    /// Outputs for a deferred norm of the sum, if one follows.
     pub squares: Option<Squares>,
 }
 

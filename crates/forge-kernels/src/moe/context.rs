@@ -154,9 +154,9 @@ impl<'a> InnerContext<'a> {
             Gating::Clamped { limit, sharpness } => Some((limit, sharpness)),
         };
         let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
-            ("float4", "((device const float4*)squares)", partials / 4)
+            ("float4", "((device const float4*)own_squares)", partials / 4)
         } else {
-            ("float", "squares", partials)
+            ("float", "own_squares", partials)
         };
         InnerContext {
             base,

@@ -43,8 +43,6 @@ pub(crate) struct Draft<'a> {
     pub(crate) section: Section,
     /// Source of each field.
     pub(crate) sources: Vec<Source>,
-    /// Maximum rows of a decode pass.
-    pub(crate) decode_rows: usize,
     /// Schedule whose steps are being added.
     pub(crate) schedule: Schedule,
     /// Scratch buffer of each value.
@@ -115,18 +113,17 @@ impl Draft<'_> {
         Operand::RecurrentState(index)
     }
 
-    /// Whether steps are added that may run for several rows of the decode schedule.
-    pub(crate) fn is_decode_batch(&self) -> bool {
-        self.schedule == Schedule::Decode && self.decode_rows > 1
+    /// Whether steps of the decode schedule are being added.
+    pub(crate) fn is_decode(&self) -> bool {
+        self.schedule == Schedule::Decode
     }
 
     /// Regimes for which this section's steps need kernels.
     pub(crate) fn regimes(&self) -> &'static [Regime] {
         match (self.schedule, self.place) {
-            (Schedule::Decode, _) if self.decode_rows > 1 => {
+            (Schedule::Decode, _) => {
                 &[Regime::One, Regime::Two, Regime::Four, Regime::Eight, Regime::Sixteen]
             }
-            (Schedule::Decode, _) => &[Regime::One],
             (Schedule::Batch, Place::Epilogue) => &[Regime::Few],
             (Schedule::Batch, _) => &[Regime::Few, Regime::Many],
         }

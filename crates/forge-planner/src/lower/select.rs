@@ -1,13 +1,13 @@
 //! Converts fused operations to steps: selects and renders kernels, packs weights, allocates scratch buffers.
 
 use crate::formats::Formats;
-use crate::fuse::list::{Kind, Operation, Value};
+use crate::fuse::list::Value;
 use crate::fuse::rules::Lists;
 use crate::lower::reasons::reasons;
 use crate::lower::requirements::{cache_format, context, mixed_caches, shared_windows};
 use crate::lower::section::{Draft, Place, Source};
 use crate::options::Options;
-use crate::plan::regime::{DECODE_ROWS, Regime, SMALL_BATCH_MAX, Schedule};
+use crate::plan::regime::{DECODE_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, Schedule};
 use crate::plan::{Function, Plan, RowsOf, Scratch, Section, Variant};
 use forge_ir::{Apply, BodyId, Diagnostic, Graph, StateId};
 use forge_kernels::Spec;
@@ -27,7 +27,6 @@ pub(crate) fn select(
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(SMALL_BATCH_MAX + 1),
-        decode_rows: decode_rows(lists),
         mla_expand: None,
         scratch: Vec::new(),
         arena_bytes: 0,
@@ -67,25 +66,6 @@ pub(crate) fn select(
     }
     select.lives_from_section_to_section();
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
-}
-
-/// Maximum rows of a decode pass. Routing, experts, MLA and recurrent layers support one row in the decode
-/// schedule.
-fn decode_rows(lists: &Lists) -> usize {
-    let is_for_one_row = |operation: &Operation| {
-        matches!(
-            operation.kind,
-            Kind::Route(_)
-                | Kind::ExpertsInner(_)
-                | Kind::ExpertsSum(_)
-                | Kind::PerHeadLinear(_)
-                | Kind::LatentAppend(_)
-                | Kind::LatentAttend(_)
-                | Kind::Convolve(_)
-                | Kind::DeltaRule(_)
-        )
-    };
-    if lists.decode.iter().flat_map(|list| &list.operations).any(is_for_one_row) { 1 } else { DECODE_ROWS }
 }
 
 /// All applications with their place in the model.
@@ -141,7 +121,6 @@ impl<'a> Select<'a> {
             apply,
             section,
             sources: Vec::new(),
-            decode_rows: self.plan.decode_rows,
             schedule: Schedule::Batch,
             buffers: BTreeMap::new(),
             gained: BTreeMap::new(),
@@ -193,11 +172,11 @@ impl<'a> Select<'a> {
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
         let rows = match per {
             RowsOf::Pass => 1,
-            RowsOf::DecodeRow => self.plan.decode_rows,
+            RowsOf::DecodeRow => DECODE_ROWS,
             RowsOf::Row => self.plan.chunk,
             RowsOf::Wanted => SMALL_BATCH_MAX,
             RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
-            RowsOf::Split => self.plan.max_splits(),
+            RowsOf::Split => MAX_KV_SPLITS,
         };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());
         self.plan.scratch.push(Scratch { name, width, per, rows, offset, bytes, lifetimes });

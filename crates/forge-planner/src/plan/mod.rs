@@ -7,7 +7,7 @@ pub(crate) mod workload;
 
 use crate::lower::mla_expand::MlaExpand;
 use crate::plan::kv_cache::Ring;
-use crate::plan::regime::{MAX_KV_SPLITS, MAX_KV_SPLITS_OF_ONE_ROW, Regime, Schedule};
+use crate::plan::regime::{Regime, Schedule};
 use forge_ir::{Model, Packed};
 use forge_kernels::Instance;
 use forge_ops::Format;
@@ -29,10 +29,6 @@ pub struct Plan {
     pub slots: usize,
     /// Maximum rows of a pass (prefill chunk).
     pub chunk: usize,
-    /// Maximum rows of a decode pass: 1, or [`DECODE_ROWS`] if every decode step supports rows of several slots.
-    ///
-    /// [`DECODE_ROWS`]: crate::plan::regime::DECODE_ROWS
-    pub decode_rows: usize,
     /// Threshold and tile size of expanded MLA, if the model uses it.
     pub mla_expand: Option<MlaExpand>,
     /// All scratch buffers.
@@ -421,11 +417,6 @@ impl Plan {
             beyond.extend(line.filter(|line| !beyond.contains(line)));
         }
         beyond
-    }
-
-    /// Maximum total KV splits of a pass: rows times splits per row.
-    pub fn max_splits(&self) -> usize {
-        if self.decode_rows > 1 { MAX_KV_SPLITS } else { MAX_KV_SPLITS_OF_ONE_ROW }
     }
 
     /// Total size of the weights in bytes, with row padding and without file padding.

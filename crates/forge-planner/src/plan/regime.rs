@@ -15,9 +15,6 @@ pub const SPLIT_POSITIONS: usize = 256;
 /// Maximum total KV splits of a pass: rows times splits per row.
 pub const MAX_KV_SPLITS: usize = 512;
 
-/// The same for a model whose decode passes have one row: its partial results are larger.
-pub(crate) const MAX_KV_SPLITS_OF_ONE_ROW: usize = 128;
-
 /// Batch-size class of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
-use crate::plan::regime::{Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule};
+use crate::plan::regime::{DECODE_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
@@ -147,13 +147,11 @@ impl Plan {
         }
         // In a decode pass they depend on one row only, so that other rows do not change its results.
         let (rows, most_rows) = match load.regime().schedule() {
-            Schedule::Decode => (1, self.decode_rows as u64),
+            Schedule::Decode => (1, DECODE_ROWS as u64),
             Schedule::Batch => (load.rows, load.rows),
         };
         let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * rows);
-        wanted
-            .min(load.length.div_ceil(SPLIT_POSITIONS as u64))
-            .clamp(1, self.max_splits() as u64 / most_rows)
+        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_KV_SPLITS as u64 / most_rows)
     }
 
     /// Threadgroups of small-batch attention per core in one wave. One more would start only when these end.

@@ -117,6 +117,9 @@ impl Shape {
 
 const SCALE: f32 = 0.4;
 
+/// Minimum positions of a KV split.
+const SPLIT_POSITIONS: usize = 4;
+
 fn shapes() -> Vec<Shape> {
     let shape = |heads, width, rope_width, cache, rope, together| Shape {
         heads,
@@ -255,7 +258,12 @@ fn mla_attention_over_latents_matches_the_reference() {
         for (rows, splits) in batches {
             let count = rows.len();
             let (slots, positions) = (column(rows, |row| row.0), column(rows, |row| row.1));
-            let scalars = [("rows", count), ("context", CONTEXT), ("splits", splits)];
+            let scalars = [
+                ("rows", count),
+                ("context", CONTEXT),
+                ("splits", splits),
+                ("split_positions", SPLIT_POSITIONS),
+            ];
             let raw = raw(shape, &mut random, rows);
             let q = random.floats(count * shape.heads * shape.width);
             let many = splits > 1;
@@ -303,6 +311,26 @@ fn mla_attention_over_latents_matches_the_reference() {
             ];
             let (found, _) = joined(kernels.run(3 * index, &scalars, &bindings));
             compare(shape, &found, &expected(&lines), 1e-5);
+
+            // A row with one split has the bits that it has in a pass where no row has more.
+            for row in (0..count).filter(|row| many && positions[*row] < SPLIT_POSITIONS as u32) {
+                let of_row = |x: &[f32]| -> Vec<f32> {
+                    let width = x.len() / count;
+                    x[row * width..][..width].to_vec()
+                };
+                let bindings = [
+                    ("q", Input::F32(&of_row(&q))),
+                    ("q_rope", Input::F32(&of_row(&q_rope))),
+                    ("latents", Input::Bytes(&bytes)),
+                    ("slots", Input::U32(&slots[row..=row])),
+                    ("positions", Input::U32(&positions[row..=row])),
+                    ("partials", Input::Uninitialized(0)),
+                    ("heads", Input::Uninitialized(numbers / count * 4)),
+                ];
+                let scalars = [("rows", 1), ("context", CONTEXT), ("splits", 1), scalars[3]];
+                let alone = kernels.run(3 * index, &scalars, &bindings).pop().unwrap_or_default();
+                assert_eq!(to_f32(&alone, Format::F32), of_row(&found), "{shape:?}, row {row}");
+            }
 
             // A row that the kernel prepares and appends to the cache.
             let mut lines = shape.lines(&mut random, reach);

@@ -72,21 +72,20 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
     let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
     let left = |gain| Epilogue::AddSquares(Squares { partials: 40, gain });
     let several = || vec![Launch::rows(3, 2)];
-    let one = || vec![Launch::rows(1, 0)];
     vec![
         Case { spec: Spec::Route(of_groups), launches: several() },
         Case { spec: Spec::Route(scaled), launches: several() },
         Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
-        Case { spec: Spec::ExpertsInner(inner(norm, Some(route))), launches: one() },
-        Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(norm, Some(route))), launches: several() },
+        Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(Epilogue::Store)), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(Epilogue::Add)), launches: several() },
-        Case { spec: Spec::ExpertsSum(sum(left(true))), launches: one() },
-        Case { spec: Spec::ExpertsSum(sum(left(false))), launches: one() },
+        Case { spec: Spec::ExpertsSum(sum(left(true))), launches: several() },
+        Case { spec: Spec::ExpertsSum(sum(left(false))), launches: several() },
         Case { spec: Spec::ExpertsInner(clamped(inner(None, None))), launches: several() },
-        Case { spec: Spec::ExpertsInner(clamped(inner(norm, Some(route)))), launches: one() },
+        Case { spec: Spec::ExpertsInner(clamped(inner(norm, Some(route)))), launches: several() },
         Case { spec: Spec::ExpertsSum(biased(Epilogue::Add)), launches: several() },
-        Case { spec: Spec::ExpertsSum(biased(left(true))), launches: one() },
+        Case { spec: Spec::ExpertsSum(biased(left(true))), launches: several() },
     ]
 }
 
@@ -124,17 +123,16 @@ pub(crate) fn shared_experts(format: Format) -> Vec<Case> {
     };
     let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
     let several = || vec![Launch::rows(3, 2)];
-    let one = || vec![Launch::rows(1, 0)];
     vec![
         Case { spec: Spec::Route(route), launches: several() },
         Case { spec: Spec::Route(of_softmax), launches: several() },
         // Four launches of one row: the selected groups depend on the group scores only in some of them.
         Case {
             spec: Spec::ExpertsInner(inner(norm, route)),
-            launches: [one(), one(), one(), one()].concat(),
+            launches: [several(), several(), several(), several()].concat(),
         },
-        Case { spec: Spec::ExpertsInner(inner(None, ungated)), launches: one() },
-        Case { spec: Spec::ExpertsInner(inner(norm, of_softmax)), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(None, ungated)), launches: several() },
+        Case { spec: Spec::ExpertsInner(inner(norm, of_softmax)), launches: several() },
     ]
 }
 

@@ -213,27 +213,31 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let y = sim.memory.read_floats(y_id);
     (0..rows).for_each(|row| near(&y[row * width..][..width], &expected(row, 1.0)));
-    // One row with fused routing, a deferred norm, and sums of squares for the next step.
+    // Fused routing, a deferred norm, and sums of squares for the next step.
     let mut sim = Sim::new(&program).unwrap();
-    let parts = floats(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
-    let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
+    // The divisors are close to 1, so that results are not small differences of large terms.
+    let parts = floats(rows * 8, 6).iter().map(|x| 5.0 + x.abs()).collect::<Vec<f32>>();
+    let factor = |row: usize| {
+        let sum: f64 = parts[row * 8..][..8].iter().map(|x| f64::from(*x)).sum();
+        1.0 / (sum / width as f64 + 1e-5).sqrt()
+    };
     let gain = floats(width, 8);
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
         &in_cache(&gate_up, experts, record),
         &in_cache(&down, experts, record),
-        &logits[..route.logits()].to_vec(),
-        &x[..width].to_vec(),
-        &before[..width].to_vec(),
+        &logits,
+        &x,
+        &before,
         &parts,
         &gain,
         &inner_bias,
         &sum_bias,
     ]
     .map(|numbers| sim.memory.floats(numbers).unwrap());
-    let inner_id = sim.memory.unwritten(chosen * inner * 4).unwrap();
-    let routes_id = sim.memory.unwritten(2 * chosen * 4).unwrap();
-    let [gained_id, left_id] = [width, 8].map(|count| sim.memory.unwritten(count * 4).unwrap());
-    let grid = [(2 * inner).div_ceil(8), chosen, 1].map(|x| x as _);
+    let inner_id = sim.memory.unwritten(rows * chosen * inner * 4).unwrap();
+    let routes_id = sim.memory.unwritten(rows * 2 * chosen * 4).unwrap();
+    let [gained_id, left_id] = [width, 8].map(|count| sim.memory.unwritten(rows * count * 4).unwrap());
+    let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
     let expert_slots = expert_slots(&mut sim, experts, |_| true);
     let bound: Vec<_> =
         [gate_up_id.read(), expert_slots.read(), logits_id.read(), routes_id.write(), x_id.read()]
@@ -241,21 +245,24 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
             .chain(biased(inner_bias_id))
             .chain([squares_id.read(), inner_id.write()])
             .collect();
-    sim.dispatch("kernel_2", &bound, &[1], grid);
+    sim.dispatch("kernel_2", &bound, &[rows as u32], grid);
     sim.barrier();
-    let grid = [width.div_ceil(8), 1, 1].map(|x| x as _);
+    let grid = [width.div_ceil(8), rows, 1].map(|x| x as _);
     let bound: Vec<_> = [down_id.read(), expert_slots.read(), routes_id.read(), inner_id.read()]
         .into_iter()
         .chain(biased(sum_bias_id))
         .chain([y_id.write(), gain_id.read(), gained_id.write(), left_id.write()])
         .collect();
-    sim.dispatch("kernel_3", &bound, &[1], grid);
+    sim.dispatch("kernel_3", &bound, &[rows as u32], grid);
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
-    let (y, expected) = (sim.memory.read_floats(y_id), expected(0, factor));
-    near(&y, &expected);
-    let gained: Vec<f64> = expected.iter().zip(&gain).map(|(y, gain)| y * f64::from(*gain)).collect();
-    near(&sim.memory.read_floats(gained_id), &gained);
-    let left: f64 = sim.memory.read_floats(left_id).iter().map(|x| f64::from(*x)).sum();
-    let all: f64 = expected.iter().map(|y| y * y).sum();
-    assert!((left - all).abs() < 1e-4 * all, "{left} {all}");
+    let [y, gained, left] = [y_id, gained_id, left_id].map(|id| sim.memory.read_floats(id));
+    for row in 0..rows {
+        let expected = expected(row, factor(row));
+        near(&y[row * width..][..width], &expected);
+        let times_gain: Vec<f64> = expected.iter().zip(&gain).map(|(y, gain)| y * f64::from(*gain)).collect();
+        near(&gained[row * width..][..width], &times_gain);
+        let left: f64 = left[row * 8..][..8].iter().map(|x| f64::from(*x)).sum();
+        let all: f64 = expected.iter().map(|y| y * y).sum();
+        assert!((left - all).abs() < 1e-4 * all, "{left} {all}");
+    }
 }

@@ -67,7 +67,7 @@ impl Select<'_> {
             .collect();
         let own_gain = linear.own_norm.and_then(|norm| norm.gain);
         let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        let quantized = (draft.is_decode_batch() && one_row.codes).then(|| {
+        let quantized = (draft.is_decode() && one_row.codes).then(|| {
             let parts = if linear.own_norm.is_some() { one_row.split } else { 0 };
             self.quantized_input(
                 draft,

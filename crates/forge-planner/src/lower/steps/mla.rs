@@ -70,21 +70,27 @@ impl Select<'_> {
         let (rows, columns) = (all_rows / heads, draft.shape(weight).last().copied().unwrap_or(0));
         let Columns { buffer: x, pitch, .. } = self.columns(draft, list, operation.inputs[0]);
         let y = self.target(draft, list, operation, &operation.name);
-        let shape = |regime: Regime| {
-            let together =
-                if regime == Regime::One { 1 } else { spec::PerHeadLayout::together(format, transposed) };
+        // Rows of x that a threadgroup computes. Their number does not change the sums of a row.
+        let together_of = |regime: Regime| {
+            let at_most = spec::PerHeadLayout::together(format, transposed);
+            regime.max_rows().map_or(at_most, |rows| rows.min(at_most))
+        };
+        let shape = |together: usize| {
             let each = self.heads_knob(format, [heads, rows, columns], transposed);
             Spec::PerHeadLinear(spec::Kernel {
                 op: forge_ops::PerHeadLinear { format, heads, rows, columns, transposed, pitch },
                 layout: spec::PerHeadLayout { together, each },
             })
         };
-        let regimes = draft.regimes();
-        let spec = shape(regimes[0]);
+        let variants: Vec<(&[Regime], Spec)> = draft
+            .regimes()
+            .chunk_by(|one, next| together_of(*one) == together_of(*next))
+            .map(|regimes| (regimes, shape(together_of(regimes[0]))))
+            .collect();
         let product = |weight: &str, x: &str| format!("{weight}{} · {x}", if transposed { "ᵀ" } else { "" });
         let general = format!("y = {}, per head", product("weight", "x"));
         let name = draft.param_name(weight);
-        let function = self.function(&draft.function_name(&name), &general, &[(regimes, spec)]);
+        let function = self.function(&draft.function_name(&name), &general, &variants);
         let y_name = self.scratch_name(y);
         let part =
             self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));

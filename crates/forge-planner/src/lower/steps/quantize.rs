@@ -69,8 +69,7 @@ impl Select<'_> {
 
     /// Quantizes the residual stream at the end of the prologue, if layers expect that.
     pub(crate) fn quantize_stream(&mut self, draft: &mut Draft<'_>, list: &Fused) {
-        let Some(last) =
-            list.operations.last().filter(|_| draft.is_decode_batch() && self.stream_is_quantized)
+        let Some(last) = list.operations.last().filter(|_| draft.is_decode() && self.stream_is_quantized)
         else {
             return;
         };
@@ -104,7 +103,7 @@ impl Select<'_> {
         let flows_out = draft.place != Place::Epilogue
             && list.operations.last().is_some_and(|last| last.output == operation.output)
             && self.stream_is_quantized;
-        draft.is_decode_batch()
+        draft.is_decode()
             && can_quantize(linear, list.widths[operation.output.0], knobs)
             && (is_read || flows_out)
     }
@@ -120,8 +119,7 @@ impl Select<'_> {
     /// linear layer of each reads it.
     pub(crate) fn quantizes_stream(&self) -> bool {
         let mut layers = places(self.graph).filter(|(place, _)| matches!(place, Place::Layer(_))).peekable();
-        self.plan.decode_rows > 1
-            && layers.peek().is_some()
+        layers.peek().is_some()
             && layers.all(|(_, apply)| {
                 let (body, list) = (self.graph.body(apply), &self.lists.decode[apply.body.0]);
                 let writes = list.operations.last().is_some_and(|last| {

@@ -162,8 +162,9 @@ impl Device for MetalDevice {
         autoreleasepool(|_| chip_bandwidth::bandwidth(&self.device.name().to_string()))
     }
 
+    /// A decode pass needs all experts of its rows in the cache, which has room for those of one row.
     fn decodes_batches(&self) -> bool {
-        true
+        self.streaming.is_none()
     }
 
     /// Streamed experts end a pass in the middle, so nothing overlaps.

@@ -37,7 +37,7 @@ impl Writer {
             }
             (Spec::ExpertsInner(it), "squares") => {
                 let partials = it.op.norm.map_or(0, |norm| norm.partials);
-                Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
+                Content::Words((0..rows * partials).map(|_| self.float().abs().to_bits()).collect())
             }
             (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.op.chosen * it.op.outputs / 2 * 4),
             (Spec::ExpertsInner(it), _) => {
@@ -53,9 +53,9 @@ impl Writer {
             },
             (Spec::ExpertsSum(it), "bias") => self.floats(it.op.experts * it.op.outputs),
             (Spec::ExpertsSum(it), "gain") => self.floats(it.op.outputs),
-            (Spec::ExpertsSum(it), "gained") => Content::Unwritten(it.op.outputs * 4),
+            (Spec::ExpertsSum(it), "gained") => Content::Unwritten(rows * it.op.outputs * 4),
             (Spec::ExpertsSum(it), "squares_out") => match it.op.epilogue {
-                Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                Epilogue::AddSquares(squares) => Content::Unwritten(rows * squares.partials * 4),
                 _ => Content::Unwritten(0),
             },
             (Spec::ExpertsSum(it), _) => {
