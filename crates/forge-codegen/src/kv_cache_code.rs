@@ -1,6 +1,6 @@
 //! Template context of the KV cache in `model.rs`: element type, capacity and sharing of each layer's cache.
 
-use crate::model::{latent_attend, of_layers};
+use crate::model::{mla_attention, of_layers};
 use crate::names;
 use forge_ops::Format;
 use forge_planner::{Application, Plan, Ring};
@@ -65,9 +65,9 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
             > capacities.len(),
         rings: format!("[{}]", rings.join(", ")),
         recurrent_state_bytes: number(plan.recurrent_state_bytes()),
-        latents: latent_attend(plan).is_some(),
+        latents: mla_attention(plan).is_some(),
         groups_per_core: plan.attention_groups_per_core(),
-        groups_per_split: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
+        groups_per_split: if mla_attention(plan).is_some() { "HEAD_GROUPS" } else { "NUM_KV_HEADS" },
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{kernels, names};
 use forge_ir::LatentCache;
 use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
-use forge_ops::{ExpertsInner, LatentAttend};
+use forge_ops::{ExpertsInner, MlaAttention};
 use forge_planner::{
     Application, DECODE_ROWS, MAX_KV_SPLITS, Plan, RowsOf, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section,
     Workload, pass_cost,
@@ -262,13 +262,13 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
 
 /// Query heads and latent cache of the first MLA layer.
 pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, LatentCache)> {
-    latent_attend(plan)
+    mla_attention(plan)
         .map(|attend| (attend.heads, LatentCache { width: attend.width, rope_width: attend.rope_width }))
 }
 
-pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
+pub(crate) fn mla_attention(plan: &Plan) -> Option<&MlaAttention> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
-        Spec::LatentAttend(attend) => Some(attend),
+        Spec::MlaAttention(attend) => Some(attend),
         _ => None,
     })
 }
@@ -302,7 +302,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
         constant("NUM_KV_HEADS", key_heads, "Key/value heads.");
         constant("HEAD_DIM", width, "Width of one head.");
     }
-    if let Some(attend) = latent_attend(plan) {
+    if let Some(attend) = mla_attention(plan) {
         constant("NUM_ATTENTION_HEADS", attend.heads, "Query heads. All share one KV latent per position.");
         constant(
             "HEAD_GROUPS",
@@ -329,7 +329,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     }
     constant("SMALL_BATCH_MAX", SMALL_BATCH_MAX, "Maximum rows that use the decode-sized kernels.");
     constant("MAX_DECODE_ROWS", DECODE_ROWS, "Maximum rows of a decode pass, each of another sequence.");
-    if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
+    if attention_shape(plan).is_some() || mla_attention(plan).is_some() {
         constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }
     constants

@@ -17,7 +17,7 @@ pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, gro
 use crate::attention::rope::{AppendContext, RopeAppendContext, RopeContext};
 use crate::matmul::context::{LinearContext, QuantizeContext};
 use crate::mla::context::{
-    ExpandedContext, LatentAppendContext, LatentAttendContext, LoadLatentsContext, PerHeadContext,
+    ExpandedContext, LoadLatentsContext, MlaAppendContext, MlaAttentionContext, PerHeadContext,
 };
 use crate::moe::context::{InnerContext, RouteContext, SumContext};
 use crate::moe::grouped::{CombineContext as ExpertsCombineContext, GroupContext, TilesContext};
@@ -81,8 +81,8 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         }
         Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
         Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),
-        Spec::LatentAppend(append) => value(LatentAppendContext::of(base, append)),
-        Spec::LatentAttend(attend) => value(LatentAttendContext::of(base, attend)),
+        Spec::MlaAppend(append) => value(MlaAppendContext::of(base, append)),
+        Spec::MlaAttention(attend) => value(MlaAttentionContext::of(base, attend)),
         Spec::MlaLoadLatents(load) => value(LoadLatentsContext::of(base, load)),
         Spec::MlaAttentionExpanded(attend) => value(ExpandedContext::of(base, attend)),
         Spec::Convolve(convolve) => value(ConvolveContext::of(base, convolve)),

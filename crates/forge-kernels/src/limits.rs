@@ -158,8 +158,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             })
         }
         Spec::PerHeadLinear(each) => limits.per_head_linear(each),
-        Spec::LatentAppend(append) => limits.latent_append(append),
-        Spec::LatentAttend(attend) => limits.latent_attend(attend),
+        Spec::MlaAppend(append) => limits.mla_append(append),
+        Spec::MlaAttention(attend) => limits.mla_attention(attend),
         Spec::MlaLoadLatents(load) => limits.load_latents(load),
         Spec::MlaAttentionExpanded(attend) => limits.attend_expanded(attend),
         Spec::Convolve(convolve) => limits.convolve(convolve),

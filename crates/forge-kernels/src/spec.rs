@@ -6,8 +6,8 @@
 use forge_ops::{
     Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeltaChunks, DeltaRule, DeltaStep,
     Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles,
-    GatedRmsNorm, KernelOp, LatentAppend, LatentAttend, LayerNorm, Linear, MlaAttentionExpanded,
-    MlaLoadLatents, NormAdd, PerHeadLinear, Quantize, RmsNorm, Rope, RopeAppend, Route, Sample, SliceColumns,
+    GatedRmsNorm, KernelOp, LayerNorm, Linear, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaLoadLatents,
+    NormAdd, PerHeadLinear, Quantize, RmsNorm, Rope, RopeAppend, Route, Sample, SliceColumns,
 };
 use serde::Serialize;
 
@@ -88,9 +88,9 @@ pub enum Spec {
     /// Per-head matmul: each head's matrix times its part of x.
     PerHeadLinear(PerHeadKernel),
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
-    LatentAppend(LatentAppend),
+    MlaAppend(MlaAppend),
     /// MLA attention in absorbed form.
-    LatentAttend(LatentAttend),
+    MlaAttention(MlaAttention),
     /// Loads a KV tile of an MLA cache as f32.
     MlaLoadLatents(MlaLoadLatents),
     /// MLA attention in expanded form, for many rows over one KV tile.
@@ -145,8 +145,8 @@ impl Spec {
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
             Spec::AttendCombine(op) => (*op).into(),
             Spec::PerHeadLinear(kernel) => kernel.op.into(),
-            Spec::LatentAppend(op) => op.clone().into(),
-            Spec::LatentAttend(op) => op.clone().into(),
+            Spec::MlaAppend(op) => op.clone().into(),
+            Spec::MlaAttention(op) => op.clone().into(),
             Spec::MlaLoadLatents(op) => (*op).into(),
             Spec::MlaAttentionExpanded(kernel) => kernel.op.into(),
             Spec::Convolve(op) => (*op).into(),

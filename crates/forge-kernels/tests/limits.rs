@@ -10,7 +10,7 @@ use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 use forge_ops::{
     Activation, Append, Argmax, Attend, AttendCombine, DeferredNorm, Elementwise, Embed, Epilogue,
     ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Function, Gating, Groups,
-    HeadNorm, InlineNorm, KvSource, LatentAppend, LatentAttend, Linear, LongContext, MlaAttentionExpanded,
+    HeadNorm, InlineNorm, KvSource, Linear, LongContext, MlaAppend, MlaAttention, MlaAttentionExpanded,
     MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rope, RopeAppend, RopeParameters, Route,
     Sample, Scores, Squares, UnaryOp,
 };
@@ -539,17 +539,17 @@ fn rejects_impossible_mla() {
     };
     let prepared = || {
         common::latents().into_iter().filter_map(|spec| match spec {
-            Spec::LatentAttend(LatentAttend { prologue: Some(_), .. }) => Some(spec),
+            Spec::MlaAttention(MlaAttention { prologue: Some(_), .. }) => Some(spec),
             _ => None,
         })
     };
-    let attend = |change: fn(&mut LatentAttend)| {
-        let Some(Spec::LatentAttend(mut attend)) = prepared().next() else { panic!("there is one") };
+    let attend = |change: fn(&mut MlaAttention)| {
+        let Some(Spec::MlaAttention(mut attend)) = prepared().next() else { panic!("there is one") };
         change(&mut attend);
-        rejection("a", Spec::LatentAttend(attend))
+        rejection("a", Spec::MlaAttention(attend))
     };
     let append = |width, rope_width, cache| {
-        rejection("a", Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare: None }))
+        rejection("a", Spec::MlaAppend(MlaAppend { width, rope_width, cache, prepare: None }))
     };
     let expanded = |change: fn(&mut MlaExpandedKernel)| {
         let mut attend = Kernel {

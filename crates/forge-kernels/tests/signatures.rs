@@ -198,7 +198,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (names, "rows", grid(groups.to_string(), &each.op.heads.to_string(), &rows))
         }
-        Spec::LatentAppend(append) => match &append.prepare {
+        Spec::MlaAppend(append) => match &append.prepare {
             None => {
                 let groups = (append.width + append.rope_width).div_ceil(128).to_string();
                 let names = buffers("latent key slots positions *latents");
@@ -210,7 +210,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 (names, "rows context", grid(groups.to_string(), "rows", "1"))
             }
         },
-        Spec::LatentAttend(attend) => {
+        Spec::MlaAttention(attend) => {
             let row = match &attend.prologue {
                 Some(_) => "q queries latent key gain *latents",
                 None => "q q_rope latents",

@@ -12,9 +12,9 @@ use forge_ops::{
     Activation, Append, Argmax, ArgmaxCombine, Attend, AttendCombine, CausalConv, DeferredNorm, DeltaChunks,
     DeltaRule, DeltaStep, Elementwise, Embed, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner,
     ExpertsSum, ExpertsTiles, Format, Function, GatedRmsNorm, Gates, Gating, Groups, HeadNorm, InlineNorm,
-    KvSource, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, Linear,
-    MlaAttentionExpanded, MlaLoadLatents, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rope, RopeAppend,
-    RopeParameters, Route, Sample, Scores, SliceColumns, Squares, UnaryOp,
+    KvSource, LayerNorm, Linear, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents,
+    MlaPrepare, NormAdd, Pairing, PerHeadLinear, RmsNorm, Rope, RopeAppend, RopeParameters, Route, Sample,
+    Scores, SliceColumns, Squares, UnaryOp,
 };
 
 fn snapshot(name: &str, spec: Spec) {
@@ -476,7 +476,7 @@ fn latents() {
     );
     let (width, rope_width, cache) = (512, 64, Format::F16);
     let rope = common::rope_append(1, 1, rope_width, cache, 32, Pairing::Interleaved).rope;
-    let columns = LatentColumns {
+    let columns = MlaColumns {
         queries_pitch: 128 * 192,
         q_rope_first: 128 * 128,
         latent_pitch: 1536 + 576,
@@ -484,13 +484,13 @@ fn latents() {
         key_pitch: 1536 + 576,
         key_first: 2048,
     };
-    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rope };
-    let append = LatentAppend { width, rope_width, cache, prepare: Some(prepare.clone()) };
-    snapshot("latent_append", Spec::LatentAppend(append.clone()));
-    snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));
-    let attend = LatentAttend { heads: 128, width, rope_width, cache, scale: 0.1, prologue: Some(prepare) };
-    snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
-    snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
+    let prepare = MlaPrepare { heads: 128, columns, epsilon: 1e-6, rope };
+    let append = MlaAppend { width, rope_width, cache, prepare: Some(prepare.clone()) };
+    snapshot("mla_append", Spec::MlaAppend(append.clone()));
+    snapshot("mla_append_plain", Spec::MlaAppend(MlaAppend { prepare: None, ..append }));
+    let attend = MlaAttention { heads: 128, width, rope_width, cache, scale: 0.1, prologue: Some(prepare) };
+    snapshot("mla_attention_one", Spec::MlaAttention(attend.clone()));
+    snapshot("mla_attention", Spec::MlaAttention(MlaAttention { prologue: None, ..attend }));
     snapshot("load_latents", Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
     let expanded = Kernel {
         op: MlaAttentionExpanded {

@@ -31,8 +31,7 @@ pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement,
 pub use crate::head::{Argmax, ArgmaxCombine, Sample};
 pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear, Quantize};
 pub use crate::mla::{
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
-    PerHeadLinear,
+    MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents, MlaPrepare, PerHeadLinear,
 };
 pub use crate::moe::{
     ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Groups, Route, Scores,

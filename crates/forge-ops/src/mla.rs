@@ -31,7 +31,7 @@ pub struct PerHeadLinear {
 
 /// Location of the parts of an input row: columns of wider rows, possibly of the same buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct LatentColumns {
+pub struct MlaColumns {
     /// Elements of a row of `queries`.
     pub queries_pitch: usize,
     /// First column of the RoPE queries, stored head by head.
@@ -48,11 +48,11 @@ pub struct LatentColumns {
 
 /// Preparation of a row: norm of the latent with a gain (f32, `[width]`), and RoPE of key and queries.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LatentPrepare {
+pub struct MlaPrepare {
     /// Number of query heads.
     pub heads: usize,
     /// Location of the parts.
-    pub columns: LatentColumns,
+    pub columns: MlaColumns,
     /// Added to the mean of squares of a latent.
     pub epsilon: f32,
     /// RoPE of queries and keys.
@@ -66,7 +66,7 @@ pub struct LatentPrepare {
 /// `q_rope` is `[row, heads, rope_width]`. Grid: the pairs of queries in groups of 128 threads, and one more;
 /// rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LatentAppend {
+pub struct MlaAppend {
     /// Channels of a latent.
     pub width: usize,
     /// Channels of a RoPE key, `qk_rope_head_dim`.
@@ -74,7 +74,7 @@ pub struct LatentAppend {
     /// Format of the cache.
     pub cache: Format,
     /// Norm and RoPE to perform first.
-    pub prepare: Option<LatentPrepare>,
+    pub prepare: Option<MlaPrepare>,
 }
 
 /// MLA attention in absorbed form.
@@ -87,7 +87,7 @@ pub struct LatentAppend {
 /// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in
 /// [`Attend`](crate::attention::Attend).
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LatentAttend {
+pub struct MlaAttention {
     /// Number of heads.
     pub heads: usize,
     /// Channels of a latent.
@@ -99,7 +99,7 @@ pub struct LatentAttend {
     /// Factor of the scores.
     pub scale: f32,
     /// Preparation of the row, if this kernel performs it.
-    pub prologue: Option<LatentPrepare>,
+    pub prologue: Option<MlaPrepare>,
 }
 
 /// Loads a KV tile of an MLA cache as f32.

@@ -5,7 +5,7 @@ use crate::elementwise::{Elementwise, Embed, SliceColumns};
 use crate::format::Format;
 use crate::head::{Argmax, ArgmaxCombine, Sample};
 use crate::matmul::{Linear, Quantize};
-use crate::mla::{LatentAppend, LatentAttend, MlaAttentionExpanded, MlaLoadLatents, PerHeadLinear};
+use crate::mla::{MlaAppend, MlaAttention, MlaAttentionExpanded, MlaLoadLatents, PerHeadLinear};
 use crate::moe::{ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route};
 use crate::norm::{LayerNorm, NormAdd, RmsNorm};
 use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
@@ -102,9 +102,9 @@ operations! {
     /// Per-head matmul: each head's matrix times its part of x.
     Mla PerHeadLinear("per_head_linear", weights);
     /// Appends latents and RoPE keys to the MLA cache, with optional norm and RoPE.
-    Mla LatentAppend("latent_append");
+    Mla MlaAppend("mla_append");
     /// MLA attention in absorbed form.
-    Mla LatentAttend("latent_attend");
+    Mla MlaAttention("mla_attention");
     /// Loads a KV tile of an MLA cache as f32.
     Mla MlaLoadLatents("load_latents");
     /// MLA attention in expanded form, for many rows over one KV tile.

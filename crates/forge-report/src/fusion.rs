@@ -162,7 +162,7 @@ impl<'a> Bound<'a> {
                 | Spec::ExpertsTiles(_),
             ) => "projects",
             Some(
-                Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendCombine(_) | Spec::LatentAttend(_),
+                Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendCombine(_) | Spec::MlaAttention(_),
             ) => "attends",
             _ => "other",
         }
@@ -210,14 +210,14 @@ impl<'a> Bound<'a> {
             (Op::PerHeadLinear { weight, .. }, Some(Spec::PerHeadLinear(_))) => self.takes(step, *weight),
             (
                 Op::LatentAttention { .. },
-                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendCombine(_)),
+                Some(Spec::MlaAppend(_) | Spec::MlaAttention(_) | Spec::AttendCombine(_)),
             ) => true,
             (
                 Op::RmsNorm { gain: Some(gain), .. },
-                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Linear(_)),
+                Some(Spec::MlaAppend(_) | Spec::MlaAttention(_) | Spec::Linear(_)),
             ) if self.takes(step, *gain) => true,
-            (Op::Rope { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
-            (Op::Rope { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
+            (Op::Rope { .. }, Some(Spec::MlaAppend(append))) => append.prepare.is_some(),
+            (Op::Rope { .. }, Some(Spec::MlaAttention(attend))) => attend.prologue.is_some(),
             (Op::Route(_), Some(Spec::Route(_))) => true,
             (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.op.route.is_some(),
             (

@@ -7,8 +7,8 @@ mod support;
 use forge_runtime::cpu::{self};
 use forge_runtime::device::Schedule;
 use forge_runtime::ops::{
-    Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
-    Pairing, PerHeadLinear, RopeParameters, Scales,
+    Format, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents, MlaPrepare, Pairing,
+    PerHeadLinear, RopeParameters, Scales,
 };
 use support::{
     Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, matrix, run_kernel, run_kernel_as,
@@ -106,9 +106,9 @@ fn rope_parameters(pairs: usize) -> RopeParameters {
 }
 
 /// An input row: latent, RoPE key, and RoPE queries in one buffer.
-fn prepare([heads, width, rope_width]: [usize; 3]) -> LatentPrepare {
+fn prepare([heads, width, rope_width]: [usize; 3]) -> MlaPrepare {
     let pitch = width + rope_width + heads * rope_width;
-    let columns = LatentColumns {
+    let columns = MlaColumns {
         queries_pitch: pitch,
         q_rope_first: width + rope_width,
         latent_pitch: pitch,
@@ -116,7 +116,7 @@ fn prepare([heads, width, rope_width]: [usize; 3]) -> LatentPrepare {
         key_pitch: pitch,
         key_first: width,
     };
-    LatentPrepare { heads, columns, epsilon: EPSILON, rope: rope_parameters(rope_width / 2) }
+    MlaPrepare { heads, columns, epsilon: EPSILON, rope: rope_parameters(rope_width / 2) }
 }
 
 fn to_f64(numbers: &[f32]) -> Vec<f64> {
@@ -166,7 +166,7 @@ fn place((slot, position): (u32, u32), record: usize) -> usize {
 /// Rows are appended to the latent cache, and other entries do not change.
 #[test]
 fn mla_append_writes_plain_or_prepared_lines() {
-    kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
+    kernel_under_test!(SHAPE, MlaAppend, cpu::mla_append);
     let mut random = Random(22);
     for sizes @ [heads, width, rope_width] in SHAPES {
         let record = width + rope_width;
@@ -179,7 +179,7 @@ fn mla_append_writes_plain_or_prepared_lines() {
             }
             compare(&format!("{sizes:?}"), &to_f32(found), &near(&wanted));
         };
-        let append = |prepare| LatentAppend { width, rope_width, cache: Format::F32, prepare };
+        let append = |prepare| MlaAppend { width, rope_width, cache: Format::F32, prepare };
         let (latent, key) = (random.floats(2 * width), random.floats(2 * rope_width));
         let lines: Vec<Vec<f64>> = latent
             .chunks_exact(width)
@@ -229,7 +229,7 @@ fn mla_append_writes_plain_or_prepared_lines() {
 
 #[test]
 fn mla_heads_share_latents() {
-    kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
+    kernel_under_test!(SHAPE, MlaAttention, cpu::mla_attention);
     let mut random = Random(23);
     for sizes @ [heads, width, rope_width] in SHAPES {
         let record = width + rope_width;
@@ -270,7 +270,7 @@ fn mla_heads_share_latents() {
             }
         }
         let attend =
-            |prologue| LatentAttend { heads, width, rope_width, cache: Format::F32, scale: SCALE, prologue };
+            |prologue| MlaAttention { heads, width, rope_width, cache: Format::F32, scale: SCALE, prologue };
         let scalars = [2, CONTEXT as u32, 1];
         let output = || Argument::Output(NAN.repeat(2 * heads * width));
         let q_rope: Vec<f32> = made.iter().flat_map(|made| &made[1]).map(|x| *x as f32).collect();

@@ -10,8 +10,7 @@ use crate::spec::{
     MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, PerHeadLayout, mla_attention_heads,
 };
 use forge_ops::{
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents,
-    PerHeadLinear,
+    MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents, MlaPrepare, PerHeadLinear,
 };
 
 /// Threads per threadgroup of the transposed per-head matmul.
@@ -109,19 +108,19 @@ struct Prepared {
     #[serde(flatten)]
     rope: RopeTable,
     #[serde(flatten)]
-    columns: LatentColumns,
+    columns: MlaColumns,
     epsilon: f32,
 }
 
 impl Prepared {
-    fn of(name: &str, prepare: &LatentPrepare, rope_width: usize) -> Prepared {
-        let LatentPrepare { columns, epsilon, rope, .. } = prepare;
+    fn of(name: &str, prepare: &MlaPrepare, rope_width: usize) -> Prepared {
+        let MlaPrepare { columns, epsilon, rope, .. } = prepare;
         Prepared { rope: RopeTable::of(name, rope, rope_width), columns: *columns, epsilon: *epsilon }
     }
 }
 
 #[derive(Serialize)]
-pub(crate) struct LatentAppendContext<'a> {
+pub(crate) struct MlaAppendContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -139,11 +138,11 @@ pub(crate) struct LatentAppendContext<'a> {
     simdgroups: usize,
 }
 
-impl<'a> LatentAppendContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &LatentAppend) -> LatentAppendContext<'a> {
-        let LatentAppend { width, rope_width, cache, prepare } = spec;
+impl<'a> MlaAppendContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &MlaAppend) -> MlaAppendContext<'a> {
+        let MlaAppend { width, rope_width, cache, prepare } = spec;
         let heads = prepare.as_ref().map_or(0, |prepare| prepare.heads);
-        LatentAppendContext {
+        MlaAppendContext {
             prepared: prepare.as_ref().map(|prepare| Prepared::of(base.name, prepare, *rope_width)),
             base,
             width: *width,
@@ -160,7 +159,7 @@ impl<'a> LatentAppendContext<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct LatentAttendContext<'a> {
+pub(crate) struct MlaAttentionContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
@@ -200,9 +199,9 @@ pub(crate) struct LatentAttendContext<'a> {
 /// Channels of a chunk: 4 per lane.
 const CHUNK: usize = 128;
 
-impl<'a> LatentAttendContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &LatentAttend) -> LatentAttendContext<'a> {
-        let LatentAttend { heads, width, rope_width, cache, scale, ref prologue } = *spec;
+impl<'a> MlaAttentionContext<'a> {
+    pub(crate) fn of(base: Base<'a>, spec: &MlaAttention) -> MlaAttentionContext<'a> {
+        let MlaAttention { heads, width, rope_width, cache, scale, ref prologue } = *spec;
         let [heads_each, simdgroups, groups] = mla_attention_heads(spec);
         let kv_stride = width + rope_width;
         let chunks = kv_stride.div_ceil(CHUNK);
@@ -216,7 +215,7 @@ impl<'a> LatentAttendContext<'a> {
         } else {
             (names[if kv_stride.is_multiple_of(4) { 1 } else { 2 }], format!(", {kv_stride}u"))
         };
-        LatentAttendContext {
+        MlaAttentionContext {
             prepared: prologue.as_ref().map(|prepare| Prepared::of(base.name, prepare, rope_width)),
             prologue: prologue.is_some(),
             base,

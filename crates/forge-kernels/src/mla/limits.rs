@@ -5,7 +5,7 @@ use crate::error::KernelError;
 use crate::limits::Limits;
 use crate::spec::{MlaExpandedKernel, MlaExpandedLayout, Operand, PerHeadKernel, mla_attention_heads};
 use forge_ops::Format;
-use forge_ops::{LatentAppend, LatentAttend, LatentPrepare, MlaAttentionExpanded, MlaLoadLatents};
+use forge_ops::{MlaAppend, MlaAttention, MlaAttentionExpanded, MlaLoadLatents, MlaPrepare};
 
 /// Maximum length of a cache line (latent and RoPE key): a lane holds 4 of each 128 channels in registers.
 const LONGEST_LINE: usize = 1024;
@@ -40,13 +40,13 @@ impl Limits<'_> {
         )
     }
 
-    pub(crate) fn latent_append(&self, append: &LatentAppend) -> Result<(), KernelError> {
+    pub(crate) fn mla_append(&self, append: &MlaAppend) -> Result<(), KernelError> {
         self.line(append.width, append.rope_width, append.cache)?;
         let Some(prepare) = &append.prepare else { return Ok(()) };
         self.prepare(prepare, append.width, append.rope_width)
     }
 
-    pub(crate) fn latent_attend(&self, attend: &LatentAttend) -> Result<(), KernelError> {
+    pub(crate) fn mla_attention(&self, attend: &MlaAttention) -> Result<(), KernelError> {
         self.positive("the number of heads", attend.heads)?;
         self.line(attend.width, attend.rope_width, attend.cache)?;
         self.finite("the scale", attend.scale)?;
@@ -104,7 +104,7 @@ impl Limits<'_> {
         })
     }
 
-    fn prepare(&self, prepare: &LatentPrepare, width: usize, rope_width: usize) -> Result<(), KernelError> {
+    fn prepare(&self, prepare: &MlaPrepare, width: usize, rope_width: usize) -> Result<(), KernelError> {
         let columns = prepare.columns;
         self.positive("the number of heads", prepare.heads)?;
         self.finite("epsilon", prepare.epsilon)?;
@@ -126,7 +126,7 @@ impl Limits<'_> {
 }
 
 /// Whether decode attention can prepare its own queries and cache line: they fit in threadgroup memory.
-pub fn prologue_fits(attend: &LatentAttend) -> bool {
+pub fn prologue_fits(attend: &MlaAttention) -> bool {
     let [each, simdgroups, _] = mla_attention_heads(attend);
     let line = (attend.width + attend.rope_width).next_multiple_of(128);
     (each * simdgroups * attend.rope_width + line + simdgroups) * 4 <= DEFAULT_MEMORY

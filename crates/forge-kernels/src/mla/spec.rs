@@ -3,7 +3,7 @@
 use crate::attention::context::expanded_bytes;
 use crate::context::DEFAULT_MEMORY;
 use crate::matmul::spec::Operand;
-use forge_ops::LatentAttend;
+use forge_ops::MlaAttention;
 use serde::Serialize;
 
 /// Layout of a per-head matmul.
@@ -40,7 +40,7 @@ const HEADS_EACH: usize = 2;
 const SIMDGROUPS: usize = 8;
 
 /// Heads per simdgroup, simdgroups per threadgroup, and threadgroups that share the heads of a row.
-pub fn mla_attention_heads(op: &LatentAttend) -> [usize; 3] {
+pub fn mla_attention_heads(op: &MlaAttention) -> [usize; 3] {
     let each = HEADS_EACH.min(op.heads);
     let simdgroups = op.heads.div_ceil(each).min(SIMDGROUPS);
     [each, simdgroups, op.heads.div_ceil(each * simdgroups)]

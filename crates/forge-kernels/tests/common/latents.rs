@@ -4,8 +4,8 @@ use super::{formats, rope_append};
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
 use forge_ops::{
-    AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LongContext,
-    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, RopeParameters,
+    AttendCombine, Format, LongContext, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns,
+    MlaLoadLatents, MlaPrepare, Pairing, PerHeadLinear, RopeParameters,
 };
 
 /// MLA: per-head matrices in both directions and in every format, and every size of a cache line.
@@ -30,8 +30,8 @@ pub(crate) fn latents() -> Vec<Spec> {
         for cache in [Format::F16, Format::F32] {
             for prepare in prepares(heads, width, rope_width) {
                 let prologue = prepare.clone();
-                specs.push(Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare }));
-                specs.push(Spec::LatentAttend(LatentAttend {
+                specs.push(Spec::MlaAppend(MlaAppend { width, rope_width, cache, prepare }));
+                specs.push(Spec::MlaAttention(MlaAttention {
                     heads,
                     width,
                     rope_width,
@@ -62,8 +62,8 @@ pub(crate) fn latents() -> Vec<Spec> {
 }
 
 /// Append with and without fused preparation: in two buffers and in one, and with each RoPE pairing.
-fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentPrepare>> {
-    let apart = LatentColumns {
+fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<MlaPrepare>> {
+    let apart = MlaColumns {
         queries_pitch: heads * rope_width,
         q_rope_first: 0,
         latent_pitch: 40 + width + rope_width,
@@ -72,7 +72,7 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
         key_first: 40 + width,
     };
     let all = heads * (width + rope_width);
-    let together = LatentColumns {
+    let together = MlaColumns {
         queries_pitch: all + width + rope_width,
         q_rope_first: heads * width,
         latent_pitch: all + width + rope_width,
@@ -80,7 +80,7 @@ fn prepares(heads: usize, width: usize, rope_width: usize) -> Vec<Option<LatentP
         key_pitch: all + width + rope_width,
         key_first: all + width,
     };
-    let prepare = |columns, rope: RopeParameters| Some(LatentPrepare { heads, columns, epsilon: 1e-6, rope });
+    let prepare = |columns, rope: RopeParameters| Some(MlaPrepare { heads, columns, epsilon: 1e-6, rope });
     let rope = |pairs, pairing| rope_append(1, 1, rope_width, Format::F16, pairs, pairing).rope;
     let mut long = rope(rope_width / 2, Pairing::Interleaved);
     long.long = Some(LongContext::LongRope { original_context: 4096, frequencies: long.frequencies.clone() });

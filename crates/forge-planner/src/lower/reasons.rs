@@ -36,8 +36,8 @@ struct Section<'a> {
 impl<'a> Section<'a> {
     fn of(list: &'a Fused, disabled: &'a BTreeSet<Fusion>) -> Section<'a> {
         let mixes =
-            |kind: &Kind| matches!(kind, Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_));
-        let appends = |kind: &Kind| matches!(kind, Kind::Append { .. } | Kind::LatentAppend(_));
+            |kind: &Kind| matches!(kind, Kind::Attend(_) | Kind::MlaAttention(_) | Kind::DeltaRule(_));
+        let appends = |kind: &Kind| matches!(kind, Kind::Append { .. } | Kind::MlaAppend(_));
         let mixer = list.operations.iter().position(|operation| mixes(&operation.kind));
         let appended = (0..mixer.unwrap_or(0)).filter(|place| appends(&list.operations[*place].kind));
         let prepared = appended.chain(mixer).flat_map(|place| dependencies(list, place)).collect();
@@ -80,7 +80,7 @@ impl<'a> Section<'a> {
                 let normed = self.producer(operation.inputs[0]);
                 (&[], format!("the norm of `{normed}` needs its complete row before the addition"))
             }
-            Kind::Rope { .. } | Kind::Append { .. } | Kind::RopeAppend(_) | Kind::LatentAppend(_) => {
+            Kind::Rope { .. } | Kind::Append { .. } | Kind::RopeAppend(_) | Kind::MlaAppend(_) => {
                 let text = "not fusable into attention: the heads exceed its threadgroup memory, or are prepared differently";
                 (&[Fusion::FuseRopeKvAppend, Fusion::AttentionPrologue], text.to_owned())
             }
@@ -103,7 +103,7 @@ impl<'a> Section<'a> {
             Kind::PerLayerInput => (&[Fusion::FusePerLayerInput], self.reason_of_unfused(operation)),
             Kind::Embed { .. } => (&[], "per-layer inputs come from a second embedding table".to_owned()),
             Kind::PositionEmbedding { .. } => (&[], "position embeddings have their own table".to_owned()),
-            Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_) => {
+            Kind::Attend(_) | Kind::MlaAttention(_) | Kind::DeltaRule(_) => {
                 (&[], "the layer has more than one attention or recurrent operation".to_owned())
             }
             Kind::ExpertsInner(_) | Kind::ExpertsSum(_) => {

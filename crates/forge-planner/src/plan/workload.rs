@@ -137,7 +137,7 @@ impl Plan {
     pub fn splits(&self, load: Workload, cores: u32) -> u64 {
         // MLA: threadgroups that share the heads of a row.
         let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
-            Spec::LatentAttend(attend) => Some(forge_kernels::spec::mla_attention_heads(attend)[2]),
+            Spec::MlaAttention(attend) => Some(forge_kernels::spec::mla_attention_heads(attend)[2]),
             _ => None,
         });
         let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
@@ -158,7 +158,7 @@ impl Plan {
     pub fn attention_groups_per_core(&self) -> u64 {
         let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
             Spec::AttendSplit(attend) => Some(attend.layout.knobs.at_once(attend.op.width)),
-            Spec::LatentAttend(_) => Some(AT_ONCE),
+            Spec::MlaAttention(_) => Some(AT_ONCE),
             _ => None,
         });
         of_kernel.min().unwrap_or(AT_ONCE) as u64

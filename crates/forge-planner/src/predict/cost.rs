@@ -9,8 +9,8 @@ use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, 
 use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
 use forge_ops::{
-    BLOCK, DeltaRule, ExpertsGroup, ExpertsTiles, Format, LatentAppend, LatentAttend, LatentPrepare,
-    PlaneElement, Prologue,
+    BLOCK, DeltaRule, ExpertsGroup, ExpertsTiles, Format, MlaAppend, MlaAttention, MlaPrepare, PlaneElement,
+    Prologue,
 };
 use serde::Serialize;
 use std::ops::{AddAssign, Range};
@@ -251,15 +251,15 @@ impl Counted<'_> {
     /// Positions of keys, or of values, that are read and written.
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
-            Spec::RopeAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
+            Spec::RopeAppend(_) | Spec::Append(_) | Spec::MlaAppend(_) => (0, self.amounts.rows),
             // The row's own key and value are written to the cache and used without being read back.
             Spec::AttendSplit(attend) if attend.op.appends() => {
                 (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
             }
-            Spec::LatentAttend(attend) if attend.prologue.is_some() => {
+            Spec::MlaAttention(attend) if attend.prologue.is_some() => {
                 (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
             }
-            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => {
+            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::MlaAttention(_) => {
                 (self.amounts.distinct_positions, 0)
             }
             // Its rows are positions.
@@ -322,11 +322,11 @@ impl Counted<'_> {
             (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.op.query_heads, attend.op.width))
             }
-            (Spec::LatentAttend(attend), "partials") if self.amounts.splits > 1 => {
+            (Spec::MlaAttention(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.heads, attend.width))
             }
-            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
-            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.amounts.splits > 1 => (0, 0),
+            (Spec::AttendSplit(_) | Spec::MlaAttention(_), "partials") => (0, 0),
+            (Spec::AttendSplit(_) | Spec::MlaAttention(_), "heads") if self.amounts.splits > 1 => (0, 0),
             // The step that writes the final result reads the gates.
             (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
@@ -351,13 +351,10 @@ impl Counted<'_> {
                 (of_rows(each.op.heads * if each.op.transposed { each.op.rows } else { each.op.columns }), 0)
             }
             (
-                Spec::LatentAppend(LatentAppend {
-                    width,
-                    rope_width,
-                    prepare: Some(LatentPrepare { heads, .. }),
-                    ..
+                Spec::MlaAppend(MlaAppend {
+                    width, rope_width, prepare: Some(MlaPrepare { heads, .. }), ..
                 })
-                | Spec::LatentAttend(LatentAttend { heads, width, rope_width, prologue: Some(_), .. }),
+                | Spec::MlaAttention(MlaAttention { heads, width, rope_width, prologue: Some(_), .. }),
                 "queries" | "latent" | "key",
             ) => match parameter {
                 "queries" => (of_rows(heads * rope_width), 0),
@@ -402,11 +399,11 @@ impl Counted<'_> {
                 attention(attend.op.query_heads, attend.op.width)
             }
             Spec::PerHeadLinear(each) => of_rows(2 * each.op.heads * each.op.rows * each.op.columns),
-            Spec::LatentAppend(append) => {
+            Spec::MlaAppend(append) => {
                 let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
                 of_rows(4 * append.width + 3 * heads * append.rope_width)
             }
-            Spec::LatentAttend(attend) => {
+            Spec::MlaAttention(attend) => {
                 let line = 2 * attend.width + attend.rope_width;
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }

@@ -46,9 +46,9 @@ pub use crate::cpu::head::sample::sample;
 
 pub use crate::cpu::matmul::linear::{linear, quantize};
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::attend::latent_attend;
+pub use crate::cpu::mla::attend::mla_attention;
 #[cfg(feature = "mla")]
-pub use crate::cpu::mla::cache_append::latent_append;
+pub use crate::cpu::mla::cache_append::mla_append;
 #[cfg(feature = "mla")]
 pub use crate::cpu::mla::expanded::{attend_expanded, load_latents};
 #[cfg(feature = "mla")]

@@ -7,8 +7,8 @@ use crate::{
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
 use forge_ops::{
-    AttendCombine, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, MlaAttentionExpanded,
-    MlaLoadLatents, Pairing, RopeParameters,
+    AttendCombine, Format, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents,
+    MlaPrepare, Pairing, RopeParameters,
 };
 use forge_sim::Precision;
 
@@ -28,11 +28,11 @@ impl Shape {
         self.width + self.rope_width
     }
 
-    fn columns(&self) -> LatentColumns {
+    fn columns(&self) -> MlaColumns {
         let Shape { heads, width, rope_width, .. } = *self;
         if self.together {
             let (latent_first, pitch) = (3 + heads * rope_width, 3 + heads * rope_width + width + rope_width);
-            return LatentColumns {
+            return MlaColumns {
                 queries_pitch: pitch,
                 q_rope_first: 3,
                 latent_pitch: pitch,
@@ -41,7 +41,7 @@ impl Shape {
                 key_first: latent_first + width,
             };
         }
-        LatentColumns {
+        MlaColumns {
             queries_pitch: heads * rope_width,
             q_rope_first: 0,
             latent_pitch: 5 + width,
@@ -51,20 +51,20 @@ impl Shape {
         }
     }
 
-    fn prepare(&self) -> LatentPrepare {
+    fn prepare(&self) -> MlaPrepare {
         let rope = self.rope.clone();
         let (heads, columns) = (self.heads, self.columns());
-        LatentPrepare { heads, columns, epsilon: 1e-6, rope }
+        MlaPrepare { heads, columns, epsilon: 1e-6, rope }
     }
 
-    fn append(&self, prepare: Option<LatentPrepare>) -> Spec {
+    fn append(&self, prepare: Option<MlaPrepare>) -> Spec {
         let Shape { width, rope_width, cache, .. } = *self;
-        Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare })
+        Spec::MlaAppend(MlaAppend { width, rope_width, cache, prepare })
     }
 
-    fn attend(&self, prologue: Option<LatentPrepare>) -> Spec {
+    fn attend(&self, prologue: Option<MlaPrepare>) -> Spec {
         let Shape { heads, width, rope_width, cache, .. } = *self;
-        Spec::LatentAttend(LatentAttend { heads, width, rope_width, cache, scale: SCALE, prologue })
+        Spec::MlaAttention(MlaAttention { heads, width, rope_width, cache, scale: SCALE, prologue })
     }
 
     /// The tolerance of a cached value.

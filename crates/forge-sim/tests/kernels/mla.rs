@@ -6,8 +6,8 @@ use crate::matmul::project;
 use forge_kernels::Spec;
 use forge_kernels::spec::{Kernel, Knobs, MlaExpandedLayout, Operand, PerHeadLayout, Rows};
 use forge_ops::{
-    Epilogue, Format, InlineNorm, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    MlaAttentionExpanded, MlaLoadLatents, Pairing, PerHeadLinear, RmsNorm,
+    Epilogue, Format, InlineNorm, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents,
+    MlaPrepare, Pairing, PerHeadLinear, RmsNorm,
 };
 
 /// Expanded MLA: the first tile of a sequence and a later one, of which rows attend to no position, some or
@@ -52,7 +52,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         Case { spec: Spec::PerHeadLinear(spec), launches: several() }
     };
     let rope = rope_parameters(rope_width, Pairing::Interleaved);
-    let columns = LatentColumns {
+    let columns = MlaColumns {
         queries_pitch: heads * rope_width + 2,
         q_rope_first: 2,
         latent_pitch: width + rope_width,
@@ -60,13 +60,13 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         key_pitch: width + rope_width,
         key_first: width,
     };
-    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rope });
+    let prepare = Some(MlaPrepare { heads, columns, epsilon: 1e-6, rope });
     let append = |prepare| Case {
-        spec: Spec::LatentAppend(LatentAppend { width, rope_width, cache, prepare }),
+        spec: Spec::MlaAppend(MlaAppend { width, rope_width, cache, prepare }),
         launches: several(),
     };
     let attend = |prologue, launches| Case {
-        spec: Spec::LatentAttend(LatentAttend { heads, width, rope_width, cache, scale: 0.3, prologue }),
+        spec: Spec::MlaAttention(MlaAttention { heads, width, rope_width, cache, scale: 0.3, prologue }),
         launches,
     };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];

@@ -3,7 +3,7 @@
 use crate::fuse::list::attention::Attend;
 use crate::fuse::list::experts::FusedRouting;
 use crate::fuse::list::linear::Linear;
-use crate::fuse::list::mla::{LatentAppend, LatentAttend, PerHeadLinear};
+use crate::fuse::list::mla::{MlaAppend, MlaAttention, PerHeadLinear};
 use crate::fuse::list::recurrent::{Convolve, DeltaRule};
 use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
 use forge_ir::{Body, BodyId, Op};
@@ -84,9 +84,9 @@ impl Fused {
                     transposed: *transposed,
                 }),
                 Op::LatentAttention { heads, scale, cache } => {
-                    let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
+                    let kind = Kind::MlaAppend(MlaAppend { cache: *cache, prepare: None });
                     list.first("append", kind, inputs.split_off(2), 0);
-                    Kind::LatentAttend(LatentAttend {
+                    Kind::MlaAttention(MlaAttention {
                         heads: *heads,
                         scale: *scale,
                         cache: *cache,

@@ -19,16 +19,16 @@ pub(crate) struct PerHeadLinear {
 /// output. With `prepare` its inputs are unrotated queries, unnormalized latents and unrotated keys; its
 /// output is the rotated queries.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LatentAppend {
+pub(crate) struct MlaAppend {
     /// The cache.
     pub(crate) cache: ParamId,
     /// Norm and RoPE that it performs first.
-    pub(crate) prepare: Option<LatentPrepare>,
+    pub(crate) prepare: Option<MlaPrepare>,
 }
 
 /// Norm of latents, and RoPE of queries and keys.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LatentPrepare {
+pub(crate) struct MlaPrepare {
     /// Number of query heads.
     pub(crate) heads: usize,
     /// Gain of the norm.
@@ -42,7 +42,7 @@ pub(crate) struct LatentPrepare {
 /// Attention over an MLA cache that already contains the rows' own lines. Its inputs are queries and RoPE
 /// queries. With a prologue they are queries and the inputs of the append that it performs first.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LatentAttend {
+pub(crate) struct MlaAttention {
     /// Number of heads.
     pub(crate) heads: usize,
     /// Factor of the scores.
@@ -50,5 +50,5 @@ pub(crate) struct LatentAttend {
     /// The MLA cache.
     pub(crate) cache: ParamId,
     /// Norm, RoPE and append of its own row, run first.
-    pub(crate) prologue: Option<LatentPrepare>,
+    pub(crate) prologue: Option<MlaPrepare>,
 }

@@ -15,7 +15,7 @@ pub(crate) mod recurrent;
 pub(crate) use crate::fuse::list::attention::{Attend, HeadNorm, RopeAppend};
 pub(crate) use crate::fuse::list::experts::{CombineInput, ExpertsInner, ExpertsSum, FusedRouting};
 pub(crate) use crate::fuse::list::linear::{Epilogue, InlineNorm, Linear};
-pub(crate) use crate::fuse::list::mla::{LatentAppend, LatentAttend, LatentPrepare, PerHeadLinear};
+pub(crate) use crate::fuse::list::mla::{MlaAppend, MlaAttention, MlaPrepare, PerHeadLinear};
 pub(crate) use crate::fuse::list::recurrent::{Convolve, DeltaRule, Gated};
 use forge_ir::{BodyId, ParamId};
 use forge_ops::{Format, RopeParameters};
@@ -121,9 +121,9 @@ pub(crate) enum Kind {
     /// Per-head linear: each head's matrix times its part of the value.
     PerHeadLinear(PerHeadLinear),
     /// Writes latents and RoPE keys to the MLA cache.
-    LatentAppend(LatentAppend),
+    MlaAppend(MlaAppend),
     /// MLA attention in absorbed form.
-    LatentAttend(LatentAttend),
+    MlaAttention(MlaAttention),
     /// Causal depthwise convolution.
     Convolve(Convolve),
     /// Gated delta rule: updates the recurrent state with the row and reads it out.

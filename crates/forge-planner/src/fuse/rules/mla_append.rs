@@ -4,15 +4,15 @@
 //! Preconditions: latents are normalized whole, with a gain; queries and keys have the same RoPE; and
 //! intermediate values have no other reader. The three inputs may be columns of wider values.
 
-use crate::fuse::list::{Fused, Kind, LatentAppend, LatentPrepare, Operation, Value};
+use crate::fuse::list::{Fused, Kind, MlaAppend, MlaPrepare, Operation, Value};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| Some((place, fits(list, place)?)));
     let Some((place, fit)) = fit else { return false };
     let q_rope = list.new_value(list.widths[fit.inputs[0].0]);
     list.operations[place] = Operation {
-        name: "latent_append".to_owned(),
-        kind: Kind::LatentAppend(fit.append),
+        name: "mla_append".to_owned(),
+        kind: Kind::MlaAppend(fit.append),
         inputs: fit.inputs.to_vec(),
         output: q_rope,
     };
@@ -22,7 +22,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 }
 
 struct Fit {
-    append: LatentAppend,
+    append: MlaAppend,
     /// RoPE queries, latents and RoPE keys, before norm and RoPE.
     inputs: [Value; 3],
     gone: [Value; 3],
@@ -31,8 +31,8 @@ struct Fit {
 /// Matches the append at `place` and the attention after it.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
-    let Kind::LatentAppend(LatentAppend { cache, prepare: None }) = append.kind else { return None };
-    let (Kind::LatentAttend(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
+    let Kind::MlaAppend(MlaAppend { cache, prepare: None }) = append.kind else { return None };
+    let (Kind::MlaAttention(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
     let [latent, key] = append.inputs[..] else { return None };
     let only = |value| list.definition_for_one(value);
     let rope = |value: Value| match &list.operations[only(value)?] {
@@ -44,9 +44,9 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     };
     let norm = &list.operations[only(latent)?];
     let Kind::Norm { gain: Some(gain), parts: 1, epsilon } = norm.kind else { return None };
-    let prepare = LatentPrepare { heads, gain, epsilon, rope: rope.clone() };
+    let prepare = MlaPrepare { heads, gain, epsilon, rope: rope.clone() };
     (rope == of_key).then(|| Fit {
-        append: LatentAppend { cache, prepare: Some(prepare) },
+        append: MlaAppend { cache, prepare: Some(prepare) },
         inputs: [from_query, norm.inputs[0], from_key],
         gone: [*query, latent, key],
     })
@@ -55,7 +55,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::fuse::list::{LatentAttend, PerHeadLinear};
+    use crate::fuse::list::{MlaAttention, PerHeadLinear};
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::{Pairing, ParamId, RopeParameters};
 
@@ -73,9 +73,9 @@ pub(crate) mod tests {
         let each = |weight, transposed| {
             Kind::PerHeadLinear(PerHeadLinear { weight: ParamId(weight), heads: 2, transposed })
         };
-        let append = Kind::LatentAppend(LatentAppend { cache: ParamId(9), prepare: None });
+        let append = Kind::MlaAppend(MlaAppend { cache: ParamId(9), prepare: None });
         let (cache, prologue) = (ParamId(9), None);
-        let attend = Kind::LatentAttend(LatentAttend { heads: 2, scale: 0.5, cache, prologue });
+        let attend = Kind::MlaAttention(MlaAttention { heads: 2, scale: 0.5, cache, prologue });
         let from: &[usize] = if of_latents { &[2] } else { &[0] };
         let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
             ("query", projection(2), from, 3),
@@ -109,8 +109,8 @@ pub(crate) mod tests {
              %6 latent = linear 4 Rows(%0)\n\
              %7 rope_key = linear 5 Rows(%0)\n\
              %10 latent_query = per_head_linear transposed 7(%3)\n\
-             %15 latent_append = latent_append prepare(%4, %6, %7)\n\
-             %11 latent_heads = latent_attend(%10, %15)\n\
+             %15 mla_append = mla_append prepare(%4, %6, %7)\n\
+             %11 latent_heads = mla_attention(%10, %15)\n\
              %12 heads = per_head_linear 8(%11)\n\
              %13 output = linear 10 Rows(%12)\n"
         );

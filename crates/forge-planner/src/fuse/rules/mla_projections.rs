@@ -3,7 +3,7 @@
 //!
 //! Preconditions: they belong to one MLA attention, are plain projections of one value, used nowhere else, in
 //! one format, and all or none have a bias. Their readers accept columns of wider values, as norms of whole
-//! values, per-head matrices and `latent_append` do.
+//! values, per-head matrices and `mla_append` do.
 
 use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};
 use forge_ir::ParamId;
@@ -40,7 +40,7 @@ struct Part {
 /// projection.
 fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
     let (append, attend) = (&list.operations[place], list.operations.get(place + 1)?);
-    let (Kind::LatentAppend(prepared), Kind::LatentAttend(_)) = (&append.kind, &attend.kind) else {
+    let (Kind::MlaAppend(prepared), Kind::MlaAttention(_)) = (&append.kind, &attend.kind) else {
         return None;
     };
     let [rope_query, latent, key] = append.inputs[..] else { return None };
@@ -97,8 +97,8 @@ mod tests {
              %6 latent = slice 4(%16)\n\
              %7 rope_key = slice 9(%16)\n\
              %10 latent_query = per_head_linear transposed 7(%3)\n\
-             %15 latent_append = latent_append prepare(%4, %6, %7)\n\
-             %11 latent_heads = latent_attend(%10, %15)\n\
+             %15 mla_append = mla_append prepare(%4, %6, %7)\n\
+             %11 latent_heads = mla_attention(%10, %15)\n\
              %12 heads = per_head_linear 8(%11)\n\
              %13 output = linear 10 Rows(%12)\n"
         );

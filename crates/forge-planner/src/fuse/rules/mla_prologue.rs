@@ -1,4 +1,4 @@
-//! `attend(latent_append(r, c, k)) = attend'(r, c, k)`: decode MLA attention prepares its own queries and
+//! `attend(mla_append(r, c, k)) = attend'(r, c, k)`: decode MLA attention prepares its own queries and
 //! cache line.
 //!
 //! Each threadgroup rotates the queries of its heads. Those with the end of the KV range also compute the new
@@ -6,20 +6,20 @@
 //! Preconditions: one row per pass (two rows of one slot would read each other's lines), and the prepared
 //! data fit in threadgroup memory.
 
-use crate::fuse::list::{Fused, Kind, LatentAppend, LatentAttend};
+use crate::fuse::list::{Fused, Kind, MlaAppend, MlaAttention};
 use forge_ir::{Body, LatentCache};
 use forge_ops::Format;
 
 pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
     let fits = |place: &usize| {
         let [append, attend] = &list.operations[*place..*place + 2] else { return false };
-        let Kind::LatentAppend(LatentAppend { cache, prepare: Some(_) }) = append.kind else { return false };
-        let Kind::LatentAttend(LatentAttend { heads, scale, .. }) = attend.kind else { return false };
+        let Kind::MlaAppend(MlaAppend { cache, prepare: Some(_) }) = append.kind else { return false };
+        let Kind::MlaAttention(MlaAttention { heads, scale, .. }) = attend.kind else { return false };
         let Some(&LatentCache { width, rope_width }) = body.latents(cache) else { return false };
         let (cache, prologue) = (Format::F32, None);
         attend.inputs.get(1) == Some(&append.output)
             && list.uses(append.output) == 1
-            && forge_kernels::latent_prologue_fits(&forge_ops::LatentAttend {
+            && forge_kernels::latent_prologue_fits(&forge_ops::MlaAttention {
                 heads,
                 width,
                 rope_width,
@@ -33,7 +33,7 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
     let attend = &mut list.operations[place];
     attend.inputs.truncate(1);
     attend.inputs.extend(append.inputs);
-    if let (Kind::LatentAppend(append), Kind::LatentAttend(attend)) = (append.kind, &mut attend.kind) {
+    if let (Kind::MlaAppend(append), Kind::MlaAttention(attend)) = (append.kind, &mut attend.kind) {
         attend.prologue = append.prepare;
     }
     true
@@ -64,7 +64,7 @@ mod tests {
         assert!(
             text(&list).contains(
                 "%10 latent_query = per_head_linear transposed 7(%3)\n\
-                 %11 latent_heads = latent_attend prologue(%10, %4, %6, %7)\n"
+                 %11 latent_heads = mla_attention prologue(%10, %4, %6, %7)\n"
             ),
             "{}",
             text(&list)

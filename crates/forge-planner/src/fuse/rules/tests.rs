@@ -375,10 +375,10 @@ fn what(kind: &Kind) -> String {
         Kind::PerHeadLinear(each) => {
             format!("per_head_linear{} {}", if each.transposed { " transposed" } else { "" }, each.weight.0)
         }
-        Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
-        Kind::LatentAppend(_) => "latent_append".to_owned(),
-        Kind::LatentAttend(attend) if attend.prologue.is_some() => "latent_attend prologue".to_owned(),
-        Kind::LatentAttend(_) => "latent_attend".to_owned(),
+        Kind::MlaAppend(append) if append.prepare.is_some() => "mla_append prepare".to_owned(),
+        Kind::MlaAppend(_) => "mla_append".to_owned(),
+        Kind::MlaAttention(attend) if attend.prologue.is_some() => "mla_attention prologue".to_owned(),
+        Kind::MlaAttention(_) => "mla_attention".to_owned(),
         Kind::Convolve(convolve) => convolved(convolve),
         Kind::DeltaRule(rule) => {
             let gated = if rule.gated.is_some() { " gated" } else { "" };

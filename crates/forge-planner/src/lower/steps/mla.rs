@@ -1,9 +1,7 @@
 //! Steps of MLA: per-head matrices, append to the latent cache, and attention over it. Queries, latents and
 //! keys may be columns of wider buffers.
 
-use crate::fuse::list::{
-    Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, PerHeadLinear, Value,
-};
+use crate::fuse::list::{Fused, Kind, MlaAppend, MlaAttention, MlaPrepare, Operation, PerHeadLinear, Value};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::{Regime, Schedule};
@@ -103,12 +101,12 @@ impl Select<'_> {
         );
     }
 
-    pub(crate) fn latent_append(
+    pub(crate) fn mla_append(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        append: &LatentAppend,
+        append: &MlaAppend,
     ) {
         let Some(LatentCache { width, rope_width }) = self.latents(draft, append.cache) else { return };
         let cache = self.plan.cache;
@@ -116,10 +114,9 @@ impl Select<'_> {
             let [latent, key] = operation.inputs[..] else { return };
             let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
             let (latent, key) = (buffer(latent), buffer(key));
-            let spec =
-                Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: None });
+            let spec = Spec::MlaAppend(forge_ops::MlaAppend { width, rope_width, cache, prepare: None });
             let general = "cache[slots, positions] = latent, key";
-            let function = self.function("latent_append", general, &[(draft.regimes(), spec)]);
+            let function = self.function("mla_append", general, &[(draft.regimes(), spec)]);
             let arguments = [("latent", latent), ("key", key), SLOTS, POSITIONS, LATENTS];
             draft.step(
                 &operation.name,
@@ -132,11 +129,10 @@ impl Select<'_> {
         let [queries, latent, key] = operation.inputs[..] else { return };
         let (prepare, mut arguments) = self.prepare(draft, list, prepare, [queries, latent, key]);
         let to = self.target(draft, list, operation, "rotated_query");
-        let spec =
-            Spec::LatentAppend(forge_ops::LatentAppend { width, rope_width, cache, prepare: Some(prepare) });
+        let spec = Spec::MlaAppend(forge_ops::MlaAppend { width, rope_width, cache, prepare: Some(prepare) });
         let general =
             "q_rope = rope(queries); cache[slots, positions] = gain · latent / rms(latent), rope(key)";
-        let function = self.function("latent_rope_append", general, &[(draft.regimes(), spec)]);
+        let function = self.function("mla_rope_append", general, &[(draft.regimes(), spec)]);
         arguments.extend([SLOTS, POSITIONS, ("q_rope", Operand::Scratch(to)), LATENTS]);
         let formula =
             "Apply RoPE to queries and key, normalize the latent; append latent and key to the cache.";
@@ -148,12 +144,12 @@ impl Select<'_> {
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
-        prepare: &LatentPrepare,
+        prepare: &MlaPrepare,
         values: [Value; 3],
-    ) -> (forge_ops::LatentPrepare, Vec<(&'static str, Operand)>) {
+    ) -> (forge_ops::MlaPrepare, Vec<(&'static str, Operand)>) {
         let [queries, latent, key] = values.map(|value| self.columns(draft, list, value));
         let gain = self.vector(draft, &[prepare.gain], Layout::Rows, "");
-        let columns = forge_ops::LatentColumns {
+        let columns = forge_ops::MlaColumns {
             queries_pitch: queries.pitch,
             q_rope_first: queries.first,
             latent_pitch: latent.pitch,
@@ -169,15 +165,15 @@ impl Select<'_> {
             ("key", Operand::Scratch(key.buffer)),
             ("gain", Operand::Field(gain)),
         ];
-        (forge_ops::LatentPrepare { heads, columns, epsilon, rope }, arguments)
+        (forge_ops::MlaPrepare { heads, columns, epsilon, rope }, arguments)
     }
 
-    pub(crate) fn latent_attend(
+    pub(crate) fn mla_attention(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        attend: &LatentAttend,
+        attend: &MlaAttention,
     ) {
         match self.expandable(draft, list) {
             Some(expandable) => self.both_forms(draft, list, &expandable),
@@ -190,10 +186,10 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        attend: &LatentAttend,
+        attend: &MlaAttention,
     ) {
         let Some(LatentCache { width, rope_width }) = self.latents(draft, attend.cache) else { return };
-        let LatentAttend { heads, scale, .. } = *attend;
+        let MlaAttention { heads, scale, .. } = *attend;
         let cache = self.plan.cache;
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let mut arguments = vec![("q", buffer(operation.inputs[0]))];
@@ -219,7 +215,7 @@ impl Select<'_> {
         ]);
         let prepares = prologue.is_some();
         let spec =
-            Spec::LatentAttend(forge_ops::LatentAttend { heads, width, rope_width, cache, scale, prologue });
+            Spec::MlaAttention(forge_ops::MlaAttention { heads, width, rope_width, cache, scale, prologue });
         let general = format!(
             "{}heads = softmax(scale · (q · latentsᵀ + q_rope · keysᵀ)) · latents, over the positions of each row's slot up to its own",
             if prepares {
@@ -229,7 +225,7 @@ impl Select<'_> {
             }
         );
         let regimes = draft.regimes();
-        let function = self.function(&draft.function_name("latent_attend"), &general, &[(regimes, spec)]);
+        let function = self.function(&draft.function_name("mla_attention"), &general, &[(regimes, spec)]);
         let formula = format!(
             "{}{} = softmax({scale} · ({} · latentsᵀ + q_rope · keysᵀ)) · latents; {heads} heads share them.",
             if prepares {
@@ -243,7 +239,7 @@ impl Select<'_> {
                 _ => String::new(),
             },
         );
-        draft.step("latent_attend", &formula, function, &arguments);
+        draft.step("mla_attention", &formula, function, &arguments);
         let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads: heads, width, gates: None });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         // Many rows are never split.

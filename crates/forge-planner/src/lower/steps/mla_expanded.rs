@@ -2,7 +2,7 @@
 //! Expanded: keys and values are computed tile by tile. The form is chosen when a pass is encoded
 //! ([`MlaExpand`]); both write the same output.
 
-use crate::fuse::list::{Epilogue, Fused, Kind, LatentAttend, Operation, PerHeadLinear};
+use crate::fuse::list::{Epilogue, Fused, Kind, MlaAttention, Operation, PerHeadLinear};
 use crate::lower::mla_expand::MlaExpand;
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
@@ -16,7 +16,7 @@ use forge_ops::Format;
 /// head.
 pub(crate) struct ExpandableMla<'a> {
     absorb: (&'a Operation, &'a PerHeadLinear),
-    attend: (&'a Operation, &'a LatentAttend),
+    attend: (&'a Operation, &'a MlaAttention),
     values: (&'a Operation, &'a PerHeadLinear),
     latents: LatentCache,
     /// Channels of a head's key, and of its value.
@@ -40,7 +40,7 @@ impl Select<'_> {
             return None;
         }
         let attend = list.operations.iter().find_map(|operation| match &operation.kind {
-            Kind::LatentAttend(attend) => Some((operation, attend)),
+            Kind::MlaAttention(attend) => Some((operation, attend)),
             _ => None,
         })?;
         let by_heads = |operation: &'l Operation| match &operation.kind {

@@ -17,7 +17,7 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::mla::cache_append::{Lines, Raw, store};
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::{Format, LatentAttend};
+use forge_ops::{Format, MlaAttention};
 use half::f16;
 use std::marker::PhantomData;
 use std::slice::from_ref;
@@ -26,7 +26,7 @@ use std::slice::from_ref;
 const HEADS: usize = 16;
 
 /// Runs this thread's part.
-pub fn latent_attend(call: &KernelArgs<'_>, shape: &LatentAttend) {
+pub fn mla_attention(call: &KernelArgs<'_>, shape: &MlaAttention) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
@@ -36,14 +36,14 @@ pub fn latent_attend(call: &KernelArgs<'_>, shape: &LatentAttend) {
 
 struct Heads<'a, C> {
     call: &'a KernelArgs<'a>,
-    shape: &'a LatentAttend,
+    shape: &'a MlaAttention,
     cache: PhantomData<C>,
 }
 
 impl<C: KvElement> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAttend { heads, width, rope_width, scale, ref prologue, .. } = *self.shape;
+        let MlaAttention { heads, width, rope_width, scale, ref prologue, .. } = *self.shape;
         let call = self.call;
         let (rows, kv_stride) = (call.scalar(0), width + rope_width);
         let lines = Lines::find(call, rows, kv_stride);

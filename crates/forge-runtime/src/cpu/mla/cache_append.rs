@@ -10,12 +10,12 @@ use crate::cpu::device::kernel_args::{KernelArgs, Output};
 use crate::cpu::device::scratch::Scratch;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use forge_ops::{Format, LatentAppend, LatentColumns, LatentPrepare};
+use forge_ops::{Format, MlaAppend, MlaColumns, MlaPrepare};
 use half::f16;
 use std::marker::PhantomData;
 
 /// Runs this thread's part.
-pub fn latent_append(call: &KernelArgs<'_>, shape: &LatentAppend) {
+pub fn mla_append(call: &KernelArgs<'_>, shape: &MlaAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
@@ -25,14 +25,14 @@ pub fn latent_append(call: &KernelArgs<'_>, shape: &LatentAppend) {
 
 struct Rows<'a, C> {
     call: &'a KernelArgs<'a>,
-    shape: &'a LatentAppend,
+    shape: &'a MlaAppend,
     cache: PhantomData<C>,
 }
 
 impl<C: KvElement> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let LatentAppend { width, rope_width, ref prepare, .. } = *self.shape;
+        let MlaAppend { width, rope_width, ref prepare, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let lines = Lines::find(call, rows, width + rope_width);
@@ -120,7 +120,7 @@ pub(crate) struct Raw<'a> {
     latent: &'a [f32],
     key: &'a [f32],
     gain: &'a [f32],
-    prepare: &'a LatentPrepare,
+    prepare: &'a MlaPrepare,
     width: usize,
     rope_width: usize,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Raw<'a> {
 impl<'a> Raw<'a> {
     pub(crate) fn find(
         call: &KernelArgs<'a>,
-        prepare: &'a LatentPrepare,
+        prepare: &'a MlaPrepare,
         rows: usize,
         [width, rope_width]: [usize; 2],
     ) -> Raw<'a> {
@@ -146,7 +146,7 @@ impl<'a> Raw<'a> {
     /// Writes a row's line: the normed latent and the rotated key.
     #[inline(always)]
     pub(crate) unsafe fn line<S: Simd>(&self, row: usize, cos_sin: &[f32], to: &mut [f32]) {
-        let LatentPrepare { columns, epsilon, ref rope, .. } = *self.prepare;
+        let MlaPrepare { columns, epsilon, ref rope, .. } = *self.prepare;
         let of_latent = &self.latent[row * columns.latent_pitch + columns.latent_first..][..self.width];
         let of_key = &self.key[row * columns.key_pitch + columns.key_first..][..self.rope_width];
         let (latent, key) = to.split_at_mut(self.width);
@@ -161,7 +161,7 @@ impl<'a> Raw<'a> {
     /// Writes the rotated RoPE part of a head's query.
     #[inline(always)]
     pub(crate) unsafe fn query<S: Simd>(&self, row: usize, head: usize, cos_sin: &[f32], to: &mut [f32]) {
-        let LatentColumns { queries_pitch, q_rope_first, .. } = self.prepare.columns;
+        let MlaColumns { queries_pitch, q_rope_first, .. } = self.prepare.columns;
         let at = row * queries_pitch + q_rope_first + head * self.rope_width;
         to.copy_from_slice(&self.queries[at..at + self.rope_width]);
         // SAFETY: the caller has checked the instruction set.

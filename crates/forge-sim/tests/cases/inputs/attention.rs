@@ -3,7 +3,7 @@
 use super::{Content, capacity};
 use crate::cases::{Launch, SLOTS, Writer};
 use forge_kernels::Spec;
-use forge_ops::{Format, KvSource, LatentPrepare};
+use forge_ops::{Format, KvSource, MlaPrepare};
 
 impl Writer {
     /// The contents of a buffer of an attention kernel.
@@ -56,7 +56,7 @@ impl Writer {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
             (Spec::AttendCombine(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::LatentAppend(it), name) => {
+            (Spec::MlaAppend(it), name) => {
                 let record = it.width + it.rope_width;
                 match (name, &it.prepare) {
                     ("q_rope", Some(prepare)) => Content::Unwritten(rows * prepare.heads * it.rope_width * 4),
@@ -66,7 +66,7 @@ impl Writer {
                     (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
                 }
             }
-            (Spec::LatentAttend(it), name) => {
+            (Spec::MlaAttention(it), name) => {
                 let splits = launch.splits as usize;
                 match (name, &it.prologue) {
                     ("q", _) => self.floats(rows * it.heads * it.width),
@@ -141,7 +141,7 @@ impl Writer {
     }
 
     /// The inputs of a row of latents.
-    fn prepared(&mut self, name: &str, prepare: &LatentPrepare, width: usize, rows: usize) -> Content {
+    fn prepared(&mut self, name: &str, prepare: &MlaPrepare, width: usize, rows: usize) -> Content {
         match name {
             "queries" => self.floats(rows * prepare.columns.queries_pitch),
             "latent" => self.floats(rows * prepare.columns.latent_pitch),

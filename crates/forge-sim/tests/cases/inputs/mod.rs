@@ -49,8 +49,8 @@ impl Writer {
             | Spec::AttendSplit(_)
             | Spec::AttendTiled(_)
             | Spec::AttendCombine(_)
-            | Spec::LatentAppend(_)
-            | Spec::LatentAttend(_)
+            | Spec::MlaAppend(_)
+            | Spec::MlaAttention(_)
             | Spec::MlaLoadLatents(_)
             | Spec::MlaAttentionExpanded(_) => self.of_attention(spec, name, rows, launch),
             Spec::Convolve(_)
