@@ -17,6 +17,9 @@ kernel void {{ name }}(
     device const float* gates [[buffer({{ slot() }})]],
 {% endif %}
     device float* heads [[buffer({{ slot() }})]],
+{% if quantizes %}
+    device uint* quantized_heads [[buffer({{ slot() }})]],
+{% endif %}
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],
@@ -63,9 +66,14 @@ kernel void {{ name }}(
         }
 {% if gates %}
         const float gate = gates[group.y * {{ gates.pitch }}u + {{ gates.first }}u + group.x * {{ width }}u + thread_id];
-        heads[head * {{ width }}u + thread_id] = sum / total * sigmoid(gate);
+        const float result = sum / total * sigmoid(gate);
 {% else %}
-        heads[head * {{ width }}u + thread_id] = sum / total;
+        const float result = sum / total;
+{% endif %}
+        heads[head * {{ width }}u + thread_id] = result;
+{% if quantizes %}
+        const uint block = (group.x * {{ width }}u + thread_id) / 32u;
+        store_quantized(quantized_heads, {{ query_heads * width // 128 }}u, group.y, block, lane, result);
 {% endif %}
     }
 }

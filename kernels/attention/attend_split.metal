@@ -84,6 +84,9 @@ kernel void {{ name }}(
     device const uint* positions [[buffer({{ slot() }})]],
     device float* partials [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
+{% if quantizes %}
+    device uint* quantized_heads [[buffer({{ slot() }})]],
+{% endif %}
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],

@@ -33,7 +33,7 @@ kernel void {{ name }}(
         return;
     }
     const uint part = simdgroup_id % {{ simdgroups }}u;
-    device const float* row_x = x + row * {{ width }}u;
+    device const float* row_x = x + row * {{ x_pitch }}u;
     // A lane has four columns, and eight lanes a block.
     const uint block = lane / 8u;
 {% if parts %}

@@ -12,8 +12,8 @@ use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, MlaAttention};
 use forge_planner::{
-    Application, DECODE_ROWS, MAX_KV_SPLITS, Plan, RowsOf, SMALL_BATCH_MAX, SPLIT_POSITIONS, Section,
-    Workload, pass_cost,
+    Application, DECODE_ROWS, INDEPENDENT_ROWS, MAX_KV_SPLITS, Plan, RowsOf, SMALL_BATCH_MAX,
+    SPLIT_POSITIONS, Section, Workload, pass_cost,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -329,6 +329,8 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     }
     constant("SMALL_BATCH_MAX", SMALL_BATCH_MAX, "Maximum rows that use the decode-sized kernels.");
     constant("MAX_DECODE_ROWS", DECODE_ROWS, "Maximum rows of a decode pass, each of another sequence.");
+    let independent = "Maximum rows of a decode pass whose results do not depend on the number of rows.";
+    constant("INDEPENDENT_ROWS", INDEPENDENT_ROWS, independent);
     if attention_shape(plan).is_some() || mla_attention(plan).is_some() {
         constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }

@@ -31,7 +31,7 @@ pub(crate) fn steps(
     let steps = section.steps(schedule).chunk_by(|one, next| one.condition == next.condition);
     let texts = steps.flat_map(|run| {
         let texts: Vec<String> = run.iter().map(text).collect();
-        match (condition(run[0].condition), &texts[..]) {
+        match (condition(run[0].condition, caller), &texts[..]) {
             (None, _) => texts,
             // The formula of a single step precedes the condition.
             (Some(condition), [only]) => {
@@ -45,8 +45,9 @@ pub(crate) fn steps(
 }
 
 /// The condition of a step as Rust code; `None` if it always runs.
-fn condition(condition: Condition) -> Option<&'static str> {
+fn condition(condition: Condition, caller: Caller) -> Option<&'static str> {
     match condition {
+        Condition::SeveralRows if caller == Caller::Head => Some("if h.rows > 1"),
         Condition::Always => None,
         Condition::Split => Some("if b.kv_splits > 1"),
         Condition::SeveralRows => Some("if b.rows > 1"),

@@ -9,7 +9,7 @@ use crate::context::{
 };
 use crate::error::KernelError;
 pub use crate::mla::limits::prologue_fits as latent_prologue_fits;
-use crate::spec::{AttendKernel, AttentionKnobs, Spec};
+use crate::spec::{AttendKernel, AttentionKnobs, Spec, quantizes_heads};
 use crate::support;
 use forge_ops::{Argmax, Function, HeadNorm, KvSource, Sample, UnaryOp};
 
@@ -103,6 +103,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Linear(linear) => limits.linear(linear),
         Spec::Quantize(quantize) => {
             limits.positive("the width", quantize.width)?;
+            limits.pitch(quantize.pitch, quantize.width)?;
             limits
                 .holds("the number of parts", quantize.parts, quantize.parts <= 8, || "at most 8".to_owned())
         }
@@ -136,6 +137,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.scores(attend.op.scale, attend.op.window, attend.op.softcap)?;
             let alone = matches!(spec, Spec::AttendSplit(_));
             limits.attend_knobs(attend, alone)?;
+            limits.quantized_heads(
+                attend.layout.quantizes,
+                alone,
+                (attend.op.query_heads, attend.op.width),
+            )?;
             let Some(prologue) = &attend.op.prologue else { return Ok(()) };
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
                 "1: use rope_append".to_owned()
@@ -151,9 +157,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             )
         }
         Spec::AttendCombine(combine) => {
-            limits.positive("the number of query heads", combine.query_heads)?;
-            limits.positive("the head's width", combine.width)?;
-            limits.holds("the head's width", combine.width, combine.width <= WIDEST_COMBINE, || {
+            let forge_ops::AttendCombine { query_heads, width, .. } = combine.op;
+            limits.positive("the number of query heads", query_heads)?;
+            limits.positive("the head's width", width)?;
+            limits.quantized_heads(combine.layout.quantizes, true, (query_heads, width))?;
+            limits.holds("the head's width", width, width <= WIDEST_COMBINE, || {
                 format!("at most {WIDEST_COMBINE}: one thread per channel")
             })
         }
@@ -381,6 +389,25 @@ impl Limits<'_> {
             }
         }
         rope.frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))
+    }
+
+    /// Rows of x do not overlap.
+    pub(crate) fn pitch(&self, pitch: Option<usize>, width: usize) -> Result<(), KernelError> {
+        let pitch = pitch.unwrap_or(width);
+        self.holds("the row stride of x", pitch, pitch >= width, || format!("at least its width, {width}"))
+    }
+
+    /// Limits of attention that also writes quantized rows.
+    fn quantized_heads(
+        &self,
+        quantizes: bool,
+        is_split: bool,
+        (query_heads, width): (usize, usize),
+    ) -> Result<(), KernelError> {
+        let fits = !quantizes || is_split && quantizes_heads(query_heads, width);
+        self.holds("the head's width", width, fits, || {
+            "a multiple of 32, and all heads of 128, for split-KV attention with quantized rows".to_owned()
+        })
     }
 
     fn head_norm(&self, norm: Option<HeadNorm>, rope: &RopeParameters) -> Result<(), KernelError> {

@@ -11,7 +11,7 @@ use forge_ops::{
 };
 use serde::Serialize;
 
-pub use crate::attention::spec::{AT_ONCE, AttentionKnobs, AttentionLayout};
+pub use crate::attention::spec::{AT_ONCE, AttentionKnobs, AttentionLayout, CombineLayout, quantizes_heads};
 pub use crate::matmul::spec::{Knobs, LinearLayout, Operand, Rows, STRETCH};
 pub use crate::mla::spec::{MlaExpandedLayout, PerHeadLayout, mla_attention_heads};
 pub use crate::moe::spec::{ExpertsKnobs, ExpertsLayout, ExpertsTileLayout, MOST_CHOSEN, MOST_EXPERTS};
@@ -44,6 +44,8 @@ impl<O, L> Kernel<O, L> {
 pub type LinearKernel = Kernel<Linear, LinearLayout>;
 /// Attention over the KV cache.
 pub type AttendKernel = Kernel<Attend, AttentionLayout>;
+/// The combination of KV splits.
+pub type CombineKernel = Kernel<AttendCombine, CombineLayout>;
 /// A per-head matmul.
 pub type PerHeadKernel = Kernel<PerHeadLinear, PerHeadLayout>;
 /// MLA attention in expanded form.
@@ -82,7 +84,7 @@ pub enum Spec {
     /// Split-KV attention for small batches.
     AttendSplit(AttendKernel),
     /// Combines the KV splits of [`Spec::AttendSplit`].
-    AttendCombine(AttendCombine),
+    AttendCombine(CombineKernel),
     /// Tiled attention for many rows, with an online softmax.
     AttendTiled(AttendKernel),
     /// Per-head matmul: each head's matrix times its part of x.
@@ -143,7 +145,7 @@ impl Spec {
             Spec::Append(op) => (*op).into(),
             Spec::RopeAppend(op) => op.clone().into(),
             Spec::AttendSplit(kernel) | Spec::AttendTiled(kernel) => kernel.op.clone().into(),
-            Spec::AttendCombine(op) => (*op).into(),
+            Spec::AttendCombine(kernel) => kernel.op.into(),
             Spec::PerHeadLinear(kernel) => kernel.op.into(),
             Spec::MlaAppend(op) => op.clone().into(),
             Spec::MlaAttention(op) => op.clone().into(),

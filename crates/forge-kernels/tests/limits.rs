@@ -3,8 +3,8 @@
 mod common;
 
 use forge_kernels::spec::{
-    ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearLayout, MlaExpandedKernel, MlaExpandedLayout,
-    Operand, PerHeadKernel, PerHeadLayout, Rows,
+    CombineLayout, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearLayout, MlaExpandedKernel,
+    MlaExpandedLayout, Operand, PerHeadKernel, PerHeadLayout, Rows,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 use forge_ops::{
@@ -95,7 +95,13 @@ fn rejects_impossible_sizes() {
                 squares: Some(Squares { partials: 0, gain: true }),
             }),
         ),
-        rejection("a", Spec::AttendCombine(AttendCombine { query_heads: 0, width: 8, gates: None })),
+        rejection(
+            "a",
+            Spec::AttendCombine(Kernel {
+                op: AttendCombine { query_heads: 0, width: 8, gates: None },
+                layout: CombineLayout::default(),
+            }),
+        ),
         rejection("a", attend(4, 2, 7, Format::F16, 1.0)),
         rejection("a", attend(4, 2, 384, Format::F16, 1.0)),
         rejection("a", attend(5, 2, 64, Format::F16, 1.0)),
@@ -501,7 +507,7 @@ fn specs_within_the_limits_render() {
         };
         let (own_norm, norm) = match linear.op.norm.filter(|_| is_decoded) {
             Some(norm) if below(2) == 0 => {
-                (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
+                (Some(InlineNorm { gain: below(2) == 0, epsilon: norm.epsilon, pitch: None }), None)
             }
             norm => (None, norm),
         };
@@ -566,7 +572,7 @@ fn rejects_impossible_mla() {
         change(&mut attend);
         rejection("a", Spec::MlaAttentionExpanded(attend))
     };
-    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
+    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6, pitch: None });
     let normed = |rows, norm| {
         let plain = common::linear(rows, Format::F32, 64, 64, Epilogue::Store);
         rejection("a", Spec::Linear(plain.with_op(|op| Linear { norm, own_norm, ..op })))
@@ -602,7 +608,13 @@ fn rejects_impossible_mla() {
         expanded(|attend| attend.layout.tile = 24),
         expanded(|attend| attend.layout.operand = Operand::F16),
         expanded(|attend| (attend.op.values, attend.layout.tile) = (256, 32)),
-        rejection("a", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 1025, gates: None })),
+        rejection(
+            "a",
+            Spec::AttendCombine(Kernel {
+                op: AttendCombine { query_heads: 4, width: 1025, gates: None },
+                layout: CombineLayout::default(),
+            }),
+        ),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];

@@ -147,7 +147,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             let sinks = if attend.op.sinks { " sinks" } else { "" };
             let gates = if attend.op.gates.is_some() { " gates" } else { "" };
-            let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads"));
+            let quantized = if attend.layout.quantizes { " *quantized_heads" } else { "" };
+            let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads{quantized}"));
             let scalars = with_ring(
                 attend.op.ring,
                 "rows context capacity splits split_positions",
@@ -156,11 +157,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (names, scalars, grid)
         }
         Spec::AttendCombine(combine) => {
-            let gates = if combine.gates.is_some() { " gates" } else { "" };
+            let gates = if combine.op.gates.is_some() { " gates" } else { "" };
+            let quantized = if combine.layout.quantizes { " *quantized_heads" } else { "" };
             (
-                buffers(&format!("partials{gates} *heads")),
+                buffers(&format!("partials{gates} *heads{quantized}")),
                 "rows splits",
-                grid(combine.query_heads.to_string(), "rows", "1"),
+                grid(combine.op.query_heads.to_string(), "rows", "1"),
             )
         }
         Spec::AttendTiled(attend) => {

@@ -4,7 +4,7 @@ mod common;
 
 use forge_ir::Record;
 use forge_kernels::spec::{
-    ChunkLayout, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearKernel, LinearLayout,
+    ChunkLayout, CombineLayout, ExpertsLayout, ExpertsTileLayout, Kernel, Knobs, LinearKernel, LinearLayout,
     MlaExpandedLayout, Operand, PerHeadLayout, Rows,
 };
 use forge_kernels::{Spec, assemble, render};
@@ -188,7 +188,13 @@ fn attention() {
     let prologue = Some(common::prologue(&RopeAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(split.clone().with_op(|op| Attend { prologue, ..op })));
     let gates = Some(Gates { pitch: 48, first: 32 });
-    snapshot("attend_combine_gated", Spec::AttendCombine(AttendCombine { query_heads: 4, width: 4, gates }));
+    snapshot(
+        "attend_combine_gated",
+        Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads: 4, width: 4, gates },
+            layout: CombineLayout::default(),
+        }),
+    );
     let rope = RopeParameters::none();
     let still = RopeAppend { rope, ..part.clone() };
     snapshot("rope_append_still", Spec::RopeAppend(still));
@@ -212,7 +218,10 @@ fn attention() {
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
     snapshot(
         "attend_combine",
-        Spec::AttendCombine(AttendCombine { query_heads: 16, width: 80, gates: None }),
+        Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads: 16, width: 80, gates: None },
+            layout: CombineLayout::default(),
+        }),
     );
     snapshot("attend_tiled", Spec::AttendTiled(common::attend(16, 8, 128, cache)));
     let odd = common::attend(9, 1, 6, Format::F32).with_op(|op| Attend {
@@ -515,7 +524,7 @@ fn latents() {
         })
         .with_layout(|_| MlaExpandedLayout { operand: Operand::F32, tile: 32 });
     snapshot("attend_expanded_odd", Spec::MlaAttentionExpanded(odd));
-    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6 });
+    let own_norm = Some(InlineNorm { gain: true, epsilon: 1e-6, pitch: None });
     let queries = linear(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.layout.knobs };
     snapshot("queries_one", Spec::Linear(queries.with_op(|op| Linear { own_norm, ..op }).with_knobs(knobs)));

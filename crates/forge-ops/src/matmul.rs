@@ -56,6 +56,8 @@ pub struct InlineNorm {
     pub gain: bool,
     /// Added to the mean of squares.
     pub epsilon: f32,
+    /// Row stride of x in elements, if x is the first columns of wider rows.
+    pub pitch: Option<usize>,
 }
 
 /// y = W x, with optional norm, bias and epilogue.
@@ -103,6 +105,8 @@ pub struct Quantize {
     pub gain: bool,
     /// Parts of the columns whose squares are summed, for an inline norm; 0 for none.
     pub parts: usize,
+    /// Row stride of x in elements, if x is the first columns of wider rows.
+    pub pitch: Option<usize>,
 }
 
 impl Quantize {

@@ -57,7 +57,7 @@ pub use crate::options::{Options, Quant};
 pub use crate::plan::kv_cache::Ring;
 pub use crate::plan::print::signature;
 pub use crate::plan::regime::{
-    DECODE_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule,
+    DECODE_ROWS, INDEPENDENT_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule,
 };
 pub use crate::plan::workload::Workload;
 pub use crate::plan::{

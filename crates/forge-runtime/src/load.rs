@@ -57,6 +57,8 @@ pub struct LoadOptions {
     pub context: Option<u32>,
     /// Number of slots: parallel sequences.
     pub slots: u32,
+    /// Whether decoded rows never depend on the number of slots that decode.
+    pub reproducible: bool,
     /// Callback for notes about device setup.
     pub on_message: fn(&str),
 }
@@ -72,6 +74,7 @@ impl Default for LoadOptions {
             f32_activations: false,
             context: None,
             slots: 1,
+            reproducible: false,
             on_message: |_| (),
         }
     }
@@ -234,7 +237,7 @@ impl LoadOptions {
         if let Some(kernels) = device.kernels() {
             (self.on_message)(&kernels);
         }
-        Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
+        Ok(Engine::new(loaded.model, device, loaded.context, self.slots).reproducible(self.reproducible))
     }
 
     /// The device that will be used: the selected one, or the best that this machine has.

@@ -33,9 +33,14 @@
             if (alone) {
 {% if gates %}
                 const float gate = gates[row * {{ gates.pitch }}u + {{ gates.first }}u + (group.y * {{ group }}u + head) * {{ width }}u + c];
-                heads[(first_head + head) * {{ width }}u + c] = sum / whole * sigmoid(gate);
+                const float result = sum / whole * sigmoid(gate);
 {% else %}
-                heads[(first_head + head) * {{ width }}u + c] = sum / whole;
+                const float result = sum / whole;
+{% endif %}
+                heads[(first_head + head) * {{ width }}u + c] = result;
+{% if quantizes %}
+                const uint block = ((group.y * {{ group }}u + head) * {{ width }}u + c) / 32u;
+                store_quantized(quantized_heads, {{ query_heads * width // 128 }}u, row, block, lane, result);
 {% endif %}
             } else {
                 device float* split_partial = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;

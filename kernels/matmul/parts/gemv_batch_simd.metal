@@ -41,7 +41,7 @@
 {% endif %}
         #pragma unroll
         for (uint t = 0u; t < {{ x_rows }}u; t++) {
-            device const float* row_x = x + (first_row + {{ row_of_t }}) * {{ inputs }}u;
+            device const float* row_x = x + (first_row + {{ row_of_t }}) * {{ x_pitch }}u;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
                 xs[t][v] = {{ load }}(row_x, packet * {{ columns }}u + 4u * v{{ bound }});

@@ -6,7 +6,7 @@ inline void store_quantized(device uint* quantized, uint stretches, uint row, ui
     // Four lanes share a word of upper bytes and a word of lower bytes.
     const uint shift = lane % 4u * 8u;
     uint upper = (bits >> 8u & 255u) << shift;
-    uint lower = (bits & 255u ^ 128u) << shift;
+    uint lower = ((bits & 255u) ^ 128u) << shift;
     upper |= simd_shuffle_xor(upper, ushort(1));
     lower |= simd_shuffle_xor(lower, ushort(1));
     upper |= simd_shuffle_xor(upper, ushort(2));

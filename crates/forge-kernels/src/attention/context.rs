@@ -6,8 +6,8 @@ use std::f32::consts::LOG2_E;
 
 use crate::attention::rope::RopeTable;
 use crate::context::Base;
-use crate::spec::{AttendKernel, AttentionKnobs};
-use forge_ops::{AttendCombine, KvSource, Prologue};
+use crate::spec::{AttendKernel, AttentionKnobs, CombineKernel};
+use forge_ops::{KvSource, Prologue};
 
 /// Elements moved at once: 4 if it divides the width, otherwise 2. The width is even.
 pub(crate) fn step(width: usize) -> usize {
@@ -261,7 +261,7 @@ pub(crate) struct CombineContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a AttendCombine,
+    spec: &'a CombineKernel,
     /// Threads per KV split: the width, rounded up to whole simdgroups.
     padded: usize,
     /// KV splits read at once.
@@ -273,8 +273,8 @@ pub(crate) struct CombineContext<'a> {
 const JOINED_AT_ONCE: usize = 512;
 
 impl<'a> CombineContext<'a> {
-    pub(crate) fn of(base: Base<'a>, spec: &'a AttendCombine) -> CombineContext<'a> {
-        let padded = spec.width.next_multiple_of(32);
+    pub(crate) fn of(base: Base<'a>, spec: &'a CombineKernel) -> CombineContext<'a> {
+        let padded = spec.op.width.next_multiple_of(32);
         let parts = (JOINED_AT_ONCE / padded).clamp(1, 8);
         CombineContext { base, spec, padded, parts, threads: parts * padded }
     }

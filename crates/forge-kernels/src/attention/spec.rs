@@ -63,4 +63,19 @@ impl AttentionKnobs {
 pub struct AttentionLayout {
     /// Kernel layout.
     pub knobs: AttentionKnobs,
+    /// Whether the kernel also writes quantized rows of its result, for the next linear layer (split).
+    pub quantizes: bool,
+}
+
+/// Layout of the kernel that combines KV splits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CombineLayout {
+    /// Whether the kernel also writes quantized rows of its result, for the next linear layer.
+    pub quantizes: bool,
+}
+
+/// Whether attention kernels can write quantized rows of this many heads: a simdgroup writes a block of 32 values
+/// of one head.
+pub fn quantizes_heads(query_heads: usize, width: usize) -> bool {
+    width.is_multiple_of(32) && (query_heads * width).is_multiple_of(128)
 }

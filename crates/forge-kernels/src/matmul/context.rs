@@ -34,6 +34,8 @@ pub(crate) struct LinearContext<'a> {
     /// Rows of x per threadgroup (batched GEMV), and packets of four rows of 128 quantized columns.
     x_rows: usize,
     quad_packets: usize,
+    /// Row stride of x.
+    x_pitch: usize,
     /// Whether results are multiplied by columns of a row of factors, and the elements of that row.
     factors: bool,
     factors_pitch: usize,
@@ -87,7 +89,8 @@ impl<'a> LinearContext<'a> {
             _ if knobs.codes => STRETCH,
             _ => weight.columns,
         };
-        let (load, bound) = loader(spec.op.inputs, piece);
+        let pitch = spec.op.own_norm.and_then(|norm| norm.pitch);
+        let (load, bound) = loader((spec.op.inputs, pitch), piece);
         let group_outputs = group_outputs(spec);
         let nothing = UnaryText { before: String::new(), after: String::new() };
         let UnaryText { before, after } = spec.op.unary.map_or(nothing, UnaryText::of);
@@ -123,6 +126,7 @@ impl<'a> LinearContext<'a> {
             candidates_count,
             x_rows: spec.layout.rows.of_decode_batch().unwrap_or(1),
             quad_packets: Quantize::QUAD_PACKETS,
+            x_pitch: pitch.unwrap_or(spec.op.inputs),
             factors_pitch,
             factors: matches!(spec.op.epilogue, Epilogue::Multiply { .. }),
             assign: if spec.op.epilogue == Epilogue::Add { "+=" } else { "=" },
@@ -156,11 +160,12 @@ impl<'a> LinearContext<'a> {
 }
 
 /// Support function that loads 4 columns of x, and its bound argument: `piece` columns are read of a row of
-/// this width.
-fn loader(width: usize, piece: usize) -> (&'static str, String) {
-    if width.is_multiple_of(piece) {
+/// this width and stride.
+fn loader((width, pitch): (usize, Option<usize>), piece: usize) -> (&'static str, String) {
+    let is_aligned = pitch.unwrap_or(width).is_multiple_of(4);
+    if width.is_multiple_of(piece) && is_aligned {
         ("load4_whole", String::new())
-    } else if width.is_multiple_of(4) {
+    } else if width.is_multiple_of(4) && is_aligned {
         ("load4_guarded", format!(", {width}u"))
     } else {
         ("load4_single", format!(", {width}u"))
@@ -176,15 +181,18 @@ pub(crate) struct QuantizeContext<'a> {
     load: &'static str,
     bound: String,
     quad_packets: usize,
+    /// Row stride of x.
+    x_pitch: usize,
     /// Simdgroups per row.
     simdgroups: usize,
 }
 
 impl<'a> QuantizeContext<'a> {
     pub(crate) fn of(base: Base<'a>, spec: &'a Quantize) -> QuantizeContext<'a> {
-        let (load, bound) = loader(spec.width, STRETCH);
+        let (load, bound) = loader((spec.width, spec.pitch), STRETCH);
+        let x_pitch = spec.pitch.unwrap_or(spec.width);
         let simdgroups = if spec.parts > 0 { spec.parts } else { 2 };
-        QuantizeContext { base, spec, load, bound, quad_packets: Quantize::QUAD_PACKETS, simdgroups }
+        QuantizeContext { base, spec, load, bound, quad_packets: Quantize::QUAD_PACKETS, x_pitch, simdgroups }
     }
 }
 

@@ -98,6 +98,7 @@ impl Limits<'_> {
             self.holds("the number of norms of x", 2, linear.op.norm.is_none(), || {
                 "1: inline or deferred".to_owned()
             })?;
+            self.pitch(norm.pitch, linear.op.inputs)?;
         }
         let each = if matches!(linear.op.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
         let writes_partials = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });

@@ -42,6 +42,24 @@ pub struct ExpertsLayout {
     pub simdgroups: usize,
 }
 
+impl ExpertsLayout {
+    /// The layout for several rows of x, which fill a GPU with fewer threadgroups each: `times` as many outputs per
+    /// simdgroup share its loads of x, and the selection of the experts. With partial results, a threadgroup
+    /// keeps its outputs. The sums of a row keep their order.
+    pub fn for_decode_batch(self, times: usize, writes_partials: bool) -> ExpertsLayout {
+        /// Sums and weights of more rows do not fit in registers.
+        const MAX_ROWS: usize = 16;
+        let outputs = self.rows_per_simdgroup * self.simdgroups;
+        let most = if writes_partials { outputs.min(MAX_ROWS) } else { MAX_ROWS };
+        let rows_per_simdgroup = (self.rows_per_simdgroup * times).min(most).max(self.rows_per_simdgroup);
+        match writes_partials && outputs.is_multiple_of(rows_per_simdgroup) {
+            true => ExpertsLayout { rows_per_simdgroup, simdgroups: outputs / rows_per_simdgroup },
+            false if writes_partials => self,
+            false => ExpertsLayout { rows_per_simdgroup, ..self },
+        }
+    }
+}
+
 /// Layout of a grouped expert GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpertsTileLayout {

@@ -1,6 +1,8 @@
 //! Specs of attention and of the kernels that prepare its inputs.
 
-use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
+use forge_kernels::spec::{
+    AttendKernel, AttentionKnobs, AttentionLayout, CombineLayout, Kernel, Rows, quantizes_heads,
+};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
     Append, Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Pairing, Prologue, Rope,
@@ -24,7 +26,10 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
             gates: None,
             prologue: None,
         },
-        layout: AttentionLayout { knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache) },
+        layout: AttentionLayout {
+            knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
+            quantizes: false,
+        },
     }
 }
 
@@ -32,14 +37,14 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
 pub(crate) fn on_a_card(attend: AttendKernel) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
-    Spec::AttendTiled(attend.clone().with_layout(|_| AttentionLayout { knobs }))
+    Spec::AttendTiled(attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout }))
 }
 
 /// Decode attention with the layout for an NVIDIA GPU.
 pub(crate) fn few_on_a_card(attend: AttendKernel) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
-    Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }))
+    Spec::AttendSplit(attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout }))
 }
 
 /// Attention with a fused `rope_append`.
@@ -69,7 +74,18 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RopeAppend(beside.clone()));
                 specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend { gates, ..op })));
                 specs.push(Spec::AttendTiled(split.clone().with_op(|op| Attend { gates, ..op })));
-                specs.push(Spec::AttendCombine(AttendCombine { query_heads, width, gates }));
+                specs.push(Spec::AttendCombine(Kernel {
+                    op: AttendCombine { query_heads, width, gates },
+                    layout: CombineLayout::default(),
+                }));
+                if quantizes_heads(query_heads, width) {
+                    let quantizing =
+                        split.clone().with_layout(|layout| AttentionLayout { quantizes: true, ..layout });
+                    specs.push(Spec::AttendSplit(quantizing));
+                    let op = AttendCombine { query_heads, width, gates };
+                    let layout = CombineLayout { quantizes: true };
+                    specs.push(Spec::AttendCombine(Kernel { op, layout }));
+                }
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
                     specs.push(Spec::AttendSplit(split.clone().with_op(|op| Attend {
@@ -125,6 +141,14 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RopeAppend(RopeAppend { norm, ..plain.clone() }));
                 specs.push(Spec::RopeAppend(plain));
                 specs.push(few_on_a_card(split.clone()));
+                if quantizes_heads(query_heads, width) {
+                    let quantizing =
+                        split.clone().with_layout(|layout| AttentionLayout { quantizes: true, ..layout });
+                    specs.push(Spec::AttendSplit(quantizing));
+                    let op = AttendCombine { query_heads, width, gates };
+                    let layout = CombineLayout { quantizes: true };
+                    specs.push(Spec::AttendCombine(Kernel { op, layout }));
+                }
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));
                     specs.push(few_on_a_card(split.clone().with_op(|op| Attend {
@@ -164,7 +188,10 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
             }
         }
-        specs.push(Spec::AttendCombine(AttendCombine { query_heads: 4, width, gates: None }));
+        specs.push(Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads: 4, width, gates: None },
+            layout: CombineLayout::default(),
+        }));
     }
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {

@@ -2,7 +2,7 @@
 
 use super::{formats, rope_append};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
+use forge_kernels::spec::{CombineLayout, Kernel, MlaExpandedLayout, Operand, PerHeadLayout};
 use forge_ops::{
     AttendCombine, Format, LongContext, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns,
     MlaLoadLatents, MlaPrepare, Pairing, PerHeadLinear, RopeParameters,
@@ -44,7 +44,10 @@ pub(crate) fn latents() -> Vec<Spec> {
         for cache in [Format::F16, Format::F32] {
             specs.push(Spec::MlaLoadLatents(MlaLoadLatents { width, rope_width, cache }));
         }
-        specs.push(Spec::AttendCombine(AttendCombine { query_heads: heads, width, gates: None }));
+        specs.push(Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads: heads, width, gates: None },
+            layout: CombineLayout::default(),
+        }));
     }
     for (heads, keys, rope_width, values) in
         [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)]

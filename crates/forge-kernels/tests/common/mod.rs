@@ -85,7 +85,7 @@ pub(crate) fn others() -> Vec<Spec> {
         }
         specs.push(Spec::SliceColumns(SliceColumns { width, of: 3 * width }));
         for (gain, parts) in [(false, 0), (true, 0), (true, 4)] {
-            specs.push(Spec::Quantize(Quantize { width, gain, parts }));
+            specs.push(Spec::Quantize(Quantize { width, gain, parts, pitch: None }));
         }
     }
     for (width, taps, pitch, activation) in [

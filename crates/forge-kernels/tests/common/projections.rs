@@ -141,7 +141,7 @@ fn deferred() -> Vec<Spec> {
                 // Every second one with a deferred norm computes the norm itself instead.
                 if plain.op.norm.is_some() && turn % 2 == 0 {
                     plain.op.norm = None;
-                    plain.op.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
+                    plain.op.own_norm = Some(InlineNorm { gain: turn % 4 == 0, epsilon: 1e-6, pitch: None });
                 }
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {

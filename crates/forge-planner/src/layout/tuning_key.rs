@@ -261,12 +261,12 @@ impl Layout {
                 let tile_outputs = *tile_outputs;
                 Spec::ExpertsTiles(kernel.with_layout(|layout| ExpertsTileLayout { tile_outputs, ..layout }))
             }
-            (Layout::Attention(knobs), Spec::AttendSplit(kernel)) => {
-                Spec::AttendSplit(kernel.clone().with_layout(|_| AttentionLayout { knobs: *knobs }))
-            }
-            (Layout::Attention(knobs), Spec::AttendTiled(kernel)) => {
-                Spec::AttendTiled(kernel.clone().with_layout(|_| AttentionLayout { knobs: *knobs }))
-            }
+            (Layout::Attention(knobs), Spec::AttendSplit(kernel)) => Spec::AttendSplit(
+                kernel.clone().with_layout(|layout| AttentionLayout { knobs: *knobs, ..layout }),
+            ),
+            (Layout::Attention(knobs), Spec::AttendTiled(kernel)) => Spec::AttendTiled(
+                kernel.clone().with_layout(|layout| AttentionLayout { knobs: *knobs, ..layout }),
+            ),
             _ => return None,
         })
     }

@@ -172,9 +172,8 @@ impl<'a> Select<'a> {
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
         let rows = match per {
             RowsOf::Pass => 1,
-            RowsOf::DecodeRow => DECODE_ROWS,
+            RowsOf::DecodeRow | RowsOf::Wanted => DECODE_ROWS,
             RowsOf::Row => self.plan.chunk,
-            RowsOf::Wanted => SMALL_BATCH_MAX,
             RowsOf::Position => self.plan.mla_expand.map_or(0, |mla_expand| mla_expand.tile),
             RowsOf::Split => MAX_KV_SPLITS,
         };
@@ -215,6 +214,7 @@ impl<'a> Select<'a> {
         for (regimes, spec) in &variants {
             let kernel_name = match spec {
                 _ if variants.len() == 1 => name.clone(),
+                Spec::AttendSplit(attend) if attend.layout.quantizes => format!("{name}_quantized"),
                 Spec::AttendSplit(_) => format!("{name}_split"),
                 Spec::AttendTiled(_) => format!("{name}_tiled"),
                 Spec::Linear(linear) => format!("{name}_{}", linear.layout.rows.name()),

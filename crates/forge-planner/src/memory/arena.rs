@@ -173,8 +173,8 @@ mod tests {
             scratch("qkv", (64, RowsOf::Row), &lives((1, 0, 1), (1, 0, 1))),
             scratch("heads", (64, RowsOf::Row), &lives((1, 1, 2), (1, 2, 3))),
         ];
-        buffers.iter_mut().for_each(|buffer| buffer.rows = 40);
-        let rows = DECODE_ROWS + 40;
+        buffers.iter_mut().for_each(|buffer| buffer.rows = 100);
+        let rows = DECODE_ROWS + 100;
         assert_eq!(place(&mut buffers), rows * 256, "the rows of a decode pass, and all of the other");
     }
 

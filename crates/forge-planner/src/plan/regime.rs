@@ -2,10 +2,13 @@
 
 use serde::Serialize;
 
-/// Maximum rows of a decode pass, each of another slot.
-pub const DECODE_ROWS: usize = 16;
+/// Maximum rows of a decode pass, each of another slot, and maximum rows with logits in a pass.
+pub const DECODE_ROWS: usize = 64;
 
-/// Maximum rows of a small batch, and maximum rows with logits in a pass.
+/// Maximum rows of a decode pass whose KV splits do not depend on the number of rows.
+pub const INDEPENDENT_ROWS: usize = 16;
+
+/// Maximum rows of a small batch, and maximum rows with logits in a pass of the batch schedule.
 pub const SMALL_BATCH_MAX: usize = 16;
 
 /// Minimum KV positions of a split in split-KV attention. A threadgroup reads about this many positions in

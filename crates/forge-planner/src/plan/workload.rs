@@ -1,6 +1,8 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
-use crate::plan::regime::{DECODE_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule};
+use crate::plan::regime::{
+    INDEPENDENT_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule,
+};
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
@@ -142,13 +144,11 @@ impl Plan {
         });
         let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
         let heads = groups.unwrap_or(heads) as u64;
-        if load.rows > SMALL_BATCH_MAX as u64 {
-            return 1;
-        }
-        // In a decode pass they depend on one row only, so that other rows do not change its results.
         let (rows, most_rows) = match load.regime().schedule() {
-            Schedule::Decode => (1, DECODE_ROWS as u64),
+            Schedule::Batch if load.rows > SMALL_BATCH_MAX as u64 => return 1,
             Schedule::Batch => (load.rows, load.rows),
+            // They depend on one row only, so that other rows do not change its results.
+            Schedule::Decode => (1, load.rows.max(INDEPENDENT_ROWS as u64)),
         };
         let wanted = self.attention_groups_per_core() * u64::from(cores) / (heads * rows);
         wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_KV_SPLITS as u64 / most_rows)

@@ -272,18 +272,21 @@ impl Counted<'_> {
     fn recurrent_state(&self, parameter: &str, elements: u64) -> (u64, u64) {
         let before = self.amounts.before;
         // Conv state is a ring: the row's own entry is written, the others are read.
-        let conv_state = |taps: usize| {
+        let conv_state = |taps: usize, written_rows: u64| {
             let (taps, width) = (taps as u64, elements / taps as u64);
-            (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
+            (before.min(taps - 1) * width, written_rows.min(taps) * width)
         };
-        match (&self.instance.spec, parameter) {
-            (Spec::Convolve(convolve), _) => conv_state(convolve.taps),
-            (Spec::DeltaStep(step), "conv_state") => conv_state(step.taps),
+        let of_slot = match (&self.instance.spec, parameter) {
+            (Spec::Convolve(convolve), _) => conv_state(convolve.taps, self.amounts.rows),
+            (Spec::DeltaStep(step), "conv_state") => conv_state(step.taps, 1),
             (Spec::DeltaRule(_) | Spec::DeltaChunks(_) | Spec::DeltaStep(_), _) => {
                 (if before > 0 { elements } else { 0 }, elements)
             }
             _ => (0, 0),
-        }
+        };
+        // Its rows belong to different slots.
+        let slots = if matches!(self.instance.spec, Spec::DeltaStep(_)) { self.amounts.rows } else { 1 };
+        (slots * of_slot.0, slots * of_slot.1)
     }
 
     /// Scratch bytes that are read and written.
@@ -326,13 +329,19 @@ impl Counted<'_> {
                 (0, self.partial_bytes(attend.heads, attend.width))
             }
             (Spec::AttendSplit(_) | Spec::MlaAttention(_), "partials") => (0, 0),
-            (Spec::AttendSplit(_) | Spec::MlaAttention(_), "heads") if self.amounts.splits > 1 => (0, 0),
+            (Spec::AttendSplit(_) | Spec::MlaAttention(_), "heads" | "quantized_heads")
+                if self.amounts.splits > 1 =>
+            {
+                (0, 0)
+            }
             // The step that writes the final result reads the gates.
             (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
                 (of_rows(attend.op.query_heads * attend.op.width), 0)
             }
-            (Spec::AttendCombine(combine), "gates") => (of_rows(combine.query_heads * combine.width), 0),
+            (Spec::AttendCombine(combine), "gates") => {
+                (of_rows(combine.op.query_heads * combine.op.width), 0)
+            }
             (Spec::RopeAppend(rope), "qkv") => {
                 let heads = rope.query_heads + rope.kv_source.cached_heads(rope.key_heads);
                 (of_rows(heads * rope.width), 0)
@@ -368,7 +377,7 @@ impl Counted<'_> {
             (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.op.rule.heads), 0),
             (Spec::GatedRmsNorm(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendCombine(combine), "partials") => {
-                (self.partial_bytes(combine.query_heads, combine.width), 0)
+                (self.partial_bytes(combine.op.query_heads, combine.op.width), 0)
             }
             _ if self
                 .instance
@@ -412,7 +421,7 @@ impl Counted<'_> {
                 2 * self.amounts.attended * (attend.op.heads * widths) as u64
             }
             Spec::AttendCombine(combine) => {
-                2 * self.amounts.splits * of_rows(combine.query_heads * combine.width)
+                2 * self.amounts.splits * of_rows(combine.op.query_heads * combine.op.width)
             }
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),

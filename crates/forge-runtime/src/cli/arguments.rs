@@ -43,6 +43,12 @@ pub struct Common {
     /// Parallel sequences to allocate KV cache for [default: 1; serve: 4]
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u32).range(1..=4096))]
     pub(crate) slots: Option<u32>,
+    /// Make decoded tokens independent of the number of running sequences (slower above 16)
+    ///
+    /// On a GPU, passes that decode more than 16 sequences divide long contexts into fewer parts, which rounds differently.
+    /// With this option they are split into passes of at most 16. The CPU needs no option.
+    #[arg(long, global = true)]
+    pub(crate) reproducible: bool,
     /// Directory of weights.safetensors, tokenizer.json and golden.json
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
@@ -60,6 +66,7 @@ impl Common {
             f32_activations: self.f32_activations,
             context: self.ctx_size,
             slots: self.slots.unwrap_or(1),
+            reproducible: self.reproducible,
             on_message: |what| log_info(&what),
         }
     }

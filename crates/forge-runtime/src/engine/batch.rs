@@ -5,10 +5,15 @@
 //! a sequence's results do not depend on the other slots:
 //! - With one slot, a pass of one row is decoded.
 //! - With several slots, the only row of its slot in a pass is decoded, up to [`ModelInfo::decode_rows`] such
-//!   rows in one pass, if the model and the device support it ([`Device::decodes_batches`]). Otherwise, and with
-//!   more than [`MAX_DECODED_ROWS`] such rows, only the batch schedule is used.
+//!   rows in one pass, if the model and the device support it ([`Device::decodes_batches`]). Otherwise only the
+//!   batch schedule is used.
+//!
+//! Results depend on the other slots if there are more than [`ModelInfo::independent_rows`] rows to decode: they
+//! have fewer KV splits, and above a maximum they use the batch schedule. A reproducible engine decodes passes of
+//! at most `independent_rows` instead.
 //!
 //! [`ModelInfo::decode_rows`]: crate::model::ModelInfo::decode_rows
+//! [`ModelInfo::independent_rows`]: crate::model::ModelInfo::independent_rows
 
 use crate::device::{Device, Schedule};
 use crate::engine::engine::Engine;
@@ -16,10 +21,15 @@ use crate::engine::output::{OutputKind, Row, StepOutput};
 use crate::error::Error;
 use crate::model::{Batch, Layout};
 use crate::sampling::device_sampling::DeviceSampling;
+use std::collections::BTreeMap;
 
-/// Maximum rows of a batch that are decoded. With more, one batch pass is faster, and results depend on the
-/// number of rows.
-const MAX_DECODED_ROWS: usize = 64;
+/// Maximum rows of a batch that are decoded. With more, one batch pass is faster.
+const MAX_DECODED_ROWS: usize = 256;
+
+/// The same for a model with experts. The batch schedule loads an expert once for all rows that selected it.
+/// Measured on an H200, 30B with 8 of 128 experts: 16 rows decode at 1,462 tok/s; in a batch 32 rows have 906 and
+/// 64 rows 1,582.
+const MAX_DECODED_ROWS_WITH_EXPERTS: usize = 64;
 
 impl<D: Device> Engine<D> {
     /// Runs 1 to `chunk` rows whose positions continue their slots, then the head for the rows in `wanted`.
@@ -90,25 +100,16 @@ impl<D: Device> Engine<D> {
 
     /// The passes that compute these rows: the schedule and the indices of each.
     fn passes(&self, rows: &[Row]) -> Vec<(Schedule, Vec<u32>)> {
-        let all = 0..rows.len() as u32;
         if self.slots.len() == 1 || !self.decodes_batches() {
             let schedule = self.schedule(rows.len());
-            return vec![(schedule, all.collect())];
+            return vec![(schedule, (0..rows.len() as u32).collect())];
         }
-        let mut rows_of_slot = vec![0_u32; self.slots.len()];
-        rows.iter().for_each(|row| rows_of_slot[row.slot as usize] += 1);
-        let (decoded, others): (Vec<u32>, Vec<u32>) =
-            all.partition(|index| rows_of_slot[rows[*index as usize].slot as usize] == 1);
-        let decode_rows = self.info().decode_rows as usize;
-        if decoded.len() > MAX_DECODED_ROWS {
-            return vec![(Schedule::Batch, (0..rows.len() as u32).collect())];
-        }
-        let mut passes: Vec<_> =
-            decoded.chunks(decode_rows).map(|rows| (Schedule::Decode, rows.to_vec())).collect();
-        if !others.is_empty() {
-            passes.push((Schedule::Batch, others));
-        }
-        passes
+        let (decode_rows, max_decoded) = match self.is_reproducible {
+            true => (self.info().independent_rows, usize::MAX),
+            false if self.model.layout().experts.is_empty() => (self.info().decode_rows, MAX_DECODED_ROWS),
+            false => (self.info().decode_rows, MAX_DECODED_ROWS_WITH_EXPERTS),
+        };
+        divide(rows, decode_rows as usize, max_decoded)
     }
 
     /// Whether a decode pass may have rows of several slots.
@@ -116,8 +117,9 @@ impl<D: Device> Engine<D> {
         self.info().decode_rows > 1 && self.device.decodes_batches()
     }
 
-    /// Runs one pass and the head for the rows in `wanted`. The first `head_rows` of these are in the same
-    /// pass; the others take one pass each `head_rows`. In a decode pass `wanted` is nothing, or all rows.
+    /// Runs one pass and the head for the rows in `wanted`. In a decode pass that is nothing, or all rows. In
+    /// the batch schedule the first `head_rows` of them are in the same pass; the others take one pass each
+    /// `head_rows`.
     fn run_pass(
         &mut self,
         schedule: Schedule,
@@ -144,8 +146,11 @@ impl<D: Device> Engine<D> {
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
         let mut fed = StepOutput::default();
-        let mut heads = wanted.chunks(self.info().head_rows as usize);
-        let mut draws = draws.chunks(self.info().head_rows as usize);
+        let head_rows = match schedule {
+            Schedule::Decode => self.info().decode_rows as usize,
+            Schedule::Batch => self.info().head_rows as usize,
+        };
+        let (mut heads, mut draws) = (wanted.chunks(head_rows), draws.chunks(head_rows));
         let mut head = heads.next().unwrap_or(&[]);
         let mut first = true;
         loop {
@@ -193,5 +198,54 @@ impl<D: Device> Engine<D> {
             }
         }
         Ok(fed)
+    }
+}
+
+/// Divides rows of several slots into passes: the only row of its slot is decoded with up to `decode_rows` others, unless
+/// there are more than `max_decoded` such rows.
+fn divide(rows: &[Row], decode_rows: usize, max_decoded: usize) -> Vec<(Schedule, Vec<u32>)> {
+    let mut rows_of_slot = BTreeMap::new();
+    rows.iter().for_each(|row| *rows_of_slot.entry(row.slot).or_insert(0) += 1);
+    let all = 0..rows.len() as u32;
+    let (decoded, others): (Vec<u32>, Vec<u32>) =
+        all.clone().partition(|index| rows_of_slot[&rows[*index as usize].slot] == 1);
+    if decoded.len() > max_decoded {
+        return vec![(Schedule::Batch, all.collect())];
+    }
+    let mut passes: Vec<_> =
+        decoded.chunks(decode_rows).map(|rows| (Schedule::Decode, rows.to_vec())).collect();
+    if !others.is_empty() {
+        passes.push((Schedule::Batch, others));
+    }
+    passes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divide;
+    use crate::device::Schedule;
+    use crate::engine::output::Row;
+
+    /// One row for each of these slots, in order.
+    fn rows(slots: impl IntoIterator<Item = u32>) -> Vec<Row> {
+        slots.into_iter().map(|slot| Row { id: 7, slot, position: 3 }).collect()
+    }
+
+    #[test]
+    fn the_only_row_of_a_slot_is_decoded_and_prompts_are_not() {
+        let passes = divide(&rows([4, 1, 2, 2, 2, 0]), 64, 256);
+        assert_eq!(passes, [(Schedule::Decode, vec![0, 1, 5]), (Schedule::Batch, vec![2, 3, 4])]);
+        assert_eq!(divide(&rows([3, 3]), 64, 256), [(Schedule::Batch, vec![0, 1])]);
+    }
+
+    #[test]
+    fn many_decoded_rows_take_several_passes_or_one_of_the_batch_schedule() {
+        let sizes = |count, decode_rows, max_decoded| -> Vec<(Schedule, usize)> {
+            let passes = divide(&rows(0..count), decode_rows, max_decoded);
+            passes.into_iter().map(|(schedule, rows)| (schedule, rows.len())).collect()
+        };
+        assert_eq!(sizes(100, 64, 256), [(Schedule::Decode, 64), (Schedule::Decode, 36)]);
+        assert_eq!(sizes(257, 64, 256), [(Schedule::Batch, 257)]);
+        assert_eq!(sizes(300, 16, usize::MAX).len(), 19);
     }
 }

@@ -42,6 +42,8 @@ pub struct Engine<D = Box<dyn Device>> {
     pub(super) slots: Vec<SlotState>,
     /// A recurrent state snapshot for each slot.
     snapshots: Vec<Option<StateSnapshot>>,
+    /// Whether the results of a slot never depend on the other slots.
+    pub(super) is_reproducible: bool,
 }
 
 impl<D: Device> Engine<D> {
@@ -49,12 +51,18 @@ impl<D: Device> Engine<D> {
     /// buffers for its layout.
     pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
         let (slots, snapshots) = (vec![SlotState::default(); slots as usize], vec![None; slots as usize]);
-        let mut engine = Engine { model, device, context, slots, snapshots };
+        let mut engine = Engine { model, device, context, slots, snapshots, is_reproducible: false };
         let expert_slots = engine.model.layout().expert_slots;
         if expert_slots.bytes > 0 {
             engine.write(expert_slots, 0..(expert_slots.bytes / size_of::<u32>()) as u32);
         }
         engine
+    }
+
+    /// The same engine, in which the results of decoded rows never depend on the number of slots that decode.
+    pub fn reproducible(mut self, is_reproducible: bool) -> Engine<D> {
+        self.is_reproducible = is_reproducible;
+        self
     }
 
     /// The device.
@@ -64,8 +72,8 @@ impl<D: Device> Engine<D> {
 
     /// The same engine on a wrapped device.
     pub fn map_device<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<E> {
-        let Engine { model, device, context, slots, snapshots } = self;
-        Engine { model, device: made(device), context, slots, snapshots }
+        let Engine { model, device, context, slots, snapshots, is_reproducible } = self;
+        Engine { model, device: made(device), context, slots, snapshots, is_reproducible }
     }
 
     /// Drops the model and returns the device.

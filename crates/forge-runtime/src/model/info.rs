@@ -19,10 +19,12 @@ pub struct ModelInfo {
     pub context: u32,
     /// Maximum rows in a pass.
     pub prefill_chunk: u32,
-    /// Maximum rows with logits in a pass.
+    /// Maximum rows with logits in a pass of the batch schedule.
     pub head_rows: u32,
-    /// Maximum rows of a decode pass, each of another slot.
+    /// Maximum rows of a decode pass, each of another slot. All of them get logits.
     pub decode_rows: u32,
+    /// Maximum rows of a decode pass in which the results of a row do not depend on the number of rows.
+    pub independent_rows: u32,
     /// The begin-of-text token, if there is one.
     pub bos: Option<u32>,
     /// The end-of-text tokens.
@@ -46,6 +48,12 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// Maximum rows with logits in a pass of any schedule.
+    pub const fn max_logit_rows(&self) -> usize {
+        let rows = if self.head_rows > self.decode_rows { self.head_rows } else { self.decode_rows };
+        rows as usize
+    }
+
     /// A deterministic token sequence spread over the vocabulary, for measurements.
     pub fn test_tokens(&self, count: u32) -> Vec<u32> {
         (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(self.vocabulary)) as u32).collect()

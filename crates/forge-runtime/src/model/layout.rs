@@ -55,15 +55,15 @@ pub struct Layout {
     pub slots: Span<u32>,
     /// `[2, chunk]` Positions of the rows.
     pub positions: Span<u32>,
-    /// `[head_rows]` Indices of the rows that get logits.
+    /// `[max_logit_rows]` Indices of the rows that get logits.
     pub row_indices: Span<u32>,
-    /// `[head_rows, DeviceSampling::WORDS]` Sampling parameters of these rows.
+    /// `[max_logit_rows, DeviceSampling::WORDS]` Sampling parameters of these rows.
     pub sampling: Span<u32>,
-    /// `[head_rows]` Next token ids of these rows.
+    /// `[max_logit_rows]` Next token ids of these rows.
     pub next_tokens: Span<u32>,
     /// Token ring of multi-step decode.
     pub token_ring: TokenRing,
-    /// `[head_rows, vocabulary]` Logits.
+    /// `[max_logit_rows, vocabulary]` Logits.
     pub logits: Span<f32>,
     /// The expert matrices of each MoE layer.
     pub experts: Vec<ExpertWeights>,
@@ -76,15 +76,15 @@ impl Layout {
     /// Lays out [`Buffer::Rows`]; the other arguments are taken as they are.
     pub fn new(info: &ModelInfo, state: StateLayout, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
-        let (chunk, head_rows) = (info.prefill_chunk as usize, info.head_rows as usize);
+        let (chunk, logit_rows) = (info.prefill_chunk as usize, info.max_logit_rows());
         let [ids, slots, positions] = [(); 3].map(|()| rows.take(2 * chunk));
-        let row_indices = rows.take(head_rows);
-        let sampling = rows.take(head_rows * DeviceSampling::WORDS);
+        let row_indices = rows.take(logit_rows);
+        let sampling = rows.take(logit_rows * DeviceSampling::WORDS);
         let [positions_of_wheel, draws_of_wheel, ids_of_wheel] =
             [1, DeviceSampling::WORDS, 1].map(|words| rows.take(TokenRing::CAPACITY * words));
         let token_ring =
             TokenRing { ids: ids_of_wheel, positions: positions_of_wheel, sampling: draws_of_wheel };
-        let next_tokens = rows.take(head_rows);
+        let next_tokens = rows.take(logit_rows);
         let (rows_bytes, expert_slots, experts) = (rows.bytes(), rows.take(0), Vec::new());
         Layout {
             state,

@@ -95,6 +95,7 @@ static INFO: ModelInfo = ModelInfo {
     prefill_chunk: CHUNK as u32,
     head_rows: HEAD_ROWS as u32,
     decode_rows: 1,
+    independent_rows: 1,
     bos: None,
     eos: &[],
     formats: &[],

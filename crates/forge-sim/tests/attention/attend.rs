@@ -4,7 +4,8 @@ use crate::shape::{Batch, Shape, cache};
 use crate::shapes::{other_layouts, shapes, with_matrix_units};
 use crate::{Input, Kernels, Random, bytes_of, compare, to_f32, to_f64};
 use forge_kernels::Spec;
-use forge_ops::{Append, Format};
+use forge_kernels::spec::{AttentionLayout, CombineLayout, quantizes_heads};
+use forge_ops::{Append, Format, Quantize};
 
 #[test]
 fn attention_matches_the_reference_for_few_and_many_rows() {
@@ -92,6 +93,82 @@ fn check_attention(shapes: &[Shape]) {
             }
         }
     }
+}
+
+/// A kernel that also writes quantized rows.
+fn quantizing(spec: Spec) -> Spec {
+    match spec {
+        Spec::AttendSplit(kernel) => {
+            Spec::AttendSplit(kernel.with_layout(|layout| AttentionLayout { quantizes: true, ..layout }))
+        }
+        Spec::AttendCombine(kernel) => {
+            Spec::AttendCombine(kernel.with_layout(|_| CombineLayout { quantizes: true }))
+        }
+        other => other,
+    }
+}
+
+#[test]
+fn quantized_heads_equal_those_of_the_kernel_that_only_quantizes() {
+    let quantizes = |shape: &Shape| quantizes_heads(shape.query_heads, shape.width);
+    let shapes: Vec<Shape> = [shapes(), with_matrix_units()].concat().into_iter().filter(quantizes).collect();
+    let width = |shape: &Shape| shape.query_heads * shape.width;
+    let kernels = Kernels::of(shapes.iter().flat_map(|shape| {
+        let alone = Quantize { width: width(shape), gain: false, parts: 0, pitch: None };
+        [quantizing(shape.split(false)), quantizing(shape.join()), Spec::Quantize(alone)]
+    }));
+    let mut random = Random(7);
+    for (index, shape) in shapes.iter().enumerate() {
+        let rows = 3;
+        let batch = Batch::of(&[(0, 33), (1, 2), (0, 90)]);
+        let seen = |slot| if slot == 0 { 91 } else { 3 };
+        let [(keys, _), (values, _)] = [0; 2].map(|_| cache(&mut random, shape, seen));
+        let q = random.floats(rows * width(shape));
+        let (sinks, gates) = (random.floats(shape.query_heads), random.floats(rows * shape.row_width()));
+        let zeros = vec![0; 4 * Quantize::row_words(width(shape)) * 4];
+        for splits in [1, 5] {
+            let partials =
+                if splits == 1 { 0 } else { rows * shape.query_heads * splits * (shape.width + 2) };
+            let heads = rows * width(shape) * 4;
+            let scalars = shape.scalars(rows, splits);
+            let mut written = kernels.run(
+                3 * index,
+                &scalars,
+                &[
+                    ("q", Input::F32(&q)),
+                    ("keys", Input::Bytes(&keys)),
+                    ("values", Input::Bytes(&values)),
+                    ("sinks", Input::F32(&sinks)),
+                    ("gates", Input::F32(&gates)),
+                    ("slots", Input::U32(&batch.slots)),
+                    ("positions", Input::U32(&batch.positions)),
+                    ("partials", Input::Uninitialized(partials * 4)),
+                    ("heads", Input::Uninitialized(if splits == 1 { heads } else { 0 })),
+                    ("quantized_heads", Input::Bytes(&zeros)),
+                ],
+            );
+            if splits > 1 {
+                written = kernels.run(
+                    3 * index + 1,
+                    &scalars,
+                    &[
+                        ("partials", Input::Bytes(&written[0])),
+                        ("gates", Input::F32(&gates)),
+                        ("heads", Input::Uninitialized(heads)),
+                        ("quantized_heads", Input::Bytes(&zeros)),
+                    ],
+                );
+            }
+            let [.., heads, quantized] = &written[..] else { panic!("heads and quantized heads") };
+            let x = to_f32(heads, Format::F32);
+            let bindings = [("x", Input::F32(&x)), ("quantized_x", Input::Bytes(&zeros))];
+            let expected = kernels.run(3 * index + 2, &scalars, &bindings);
+            assert!(*quantized == expected[0], "{splits} splits: {shape:?}");
+        }
+    }
+    assert!(
+        shapes.iter().any(|shape| shape.knobs.is_none()) && shapes.iter().any(|shape| shape.knobs.is_some())
+    );
 }
 
 /// The cache of one slot must not affect rows of another in the same tile, even if it has NaN or infinity.

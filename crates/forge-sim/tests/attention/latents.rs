@@ -5,7 +5,7 @@ use crate::{
     to_f32, to_f64, with_attention_factor,
 };
 use forge_kernels::Spec;
-use forge_kernels::spec::{Kernel, MlaExpandedLayout, Operand};
+use forge_kernels::spec::{CombineLayout, Kernel, MlaExpandedLayout, Operand};
 use forge_ops::{
     AttendCombine, Format, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents,
     MlaPrepare, Pairing, RopeParameters,
@@ -245,7 +245,10 @@ fn mla_attention_over_latents_matches_the_reference() {
     let mut random = Random(32);
     let shapes = shapes();
     let join = |shape: &Shape| {
-        Spec::AttendCombine(AttendCombine { query_heads: shape.heads, width: shape.width, gates: None })
+        Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads: shape.heads, width: shape.width, gates: None },
+            layout: CombineLayout::default(),
+        })
     };
     let kernels = Kernels::of(
         shapes

@@ -2,7 +2,7 @@
 
 use crate::{CONTEXT, Random, SLOTS, bytes_of, normed, rotated, to_f32, to_f64};
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel};
+use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, CombineLayout, Kernel};
 use forge_ops::{
     Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, LongContext, Prologue, RopeAppend,
     RopeParameters,
@@ -68,7 +68,7 @@ impl Shape {
                 gates,
                 prologue,
             },
-            layout: AttentionLayout { knobs },
+            layout: AttentionLayout { knobs, quantizes: false },
         }
     }
 
@@ -87,7 +87,10 @@ impl Shape {
 
     pub(crate) fn join(&self) -> Spec {
         let Shape { query_heads, width, .. } = *self;
-        Spec::AttendCombine(AttendCombine { query_heads, width, gates: self.gates() })
+        Spec::AttendCombine(Kernel {
+            op: AttendCombine { query_heads, width, gates: self.gates() },
+            layout: CombineLayout::default(),
+        })
     }
 
     pub(crate) fn rope_append(&self) -> Spec {

@@ -1,7 +1,9 @@
 //! Kernels of attention.
 
 use crate::cases::{Case, Launch};
-use forge_kernels::spec::{AttendKernel, AttentionKnobs, AttentionLayout, Kernel, Rows};
+use forge_kernels::spec::{
+    AttendKernel, AttentionKnobs, AttentionLayout, CombineLayout, Kernel, Rows, quantizes_heads,
+};
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_ops::{
     Attend, AttendCombine, Format, Gates, HeadNorm, KvSource, Pairing, Prologue, RopeAppend, RopeParameters,
@@ -64,18 +66,22 @@ pub(crate) fn attention(
             gates,
             prologue: None,
         },
-        layout: AttentionLayout { knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache) },
+        layout: AttentionLayout {
+            knobs: AttentionKnobs::for_heads(query_heads, key_heads, width, cache),
+            quantizes: false,
+        },
     };
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
-    let grouped = attend.clone().with_layout(|_| AttentionLayout { knobs });
+    let grouped = attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout });
     let queries = attend.clone().with_op(|op| Attend {
         prologue: Some(Prologue { kv_source: KvSource::Nothing, ..prologue.clone() }),
         ..op
     });
     let prepared = attend.clone().with_op(|op| Attend { prologue: Some(prologue), ..op });
     let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
-    let nvidia =
-        |attend: &AttendKernel| Spec::AttendSplit(attend.clone().with_layout(|_| AttentionLayout { knobs }));
+    let nvidia = |attend: &AttendKernel| {
+        Spec::AttendSplit(attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout }))
+    };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
@@ -93,13 +99,26 @@ pub(crate) fn attention(
     cases.extend([
         Case { spec: Spec::RopeAppend(rope_append), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
-        Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
+        Case { spec: Spec::AttendTiled(attend.clone()), launches: many.clone() },
         Case { spec: Spec::AttendTiled(grouped), launches: many },
         Case {
-            spec: Spec::AttendCombine(AttendCombine { query_heads, width, gates }),
+            spec: Spec::AttendCombine(Kernel {
+                op: AttendCombine { query_heads, width, gates },
+                layout: CombineLayout::default(),
+            }),
             launches: vec![Launch::rows(3, 50).split(3)],
         },
     ]);
+    if quantizes_heads(query_heads, width) {
+        let quantizing = attend.clone().with_layout(|layout| AttentionLayout { quantizes: true, ..layout });
+        cases.push(Case { spec: Spec::AttendSplit(quantizing), launches: vec![Launch::rows(3, 50)] });
+        let combine = Kernel {
+            op: AttendCombine { query_heads, width, gates },
+            layout: CombineLayout { quantizes: true },
+        };
+        let launches = vec![Launch::rows(3, 50).split(3)];
+        cases.push(Case { spec: Spec::AttendCombine(combine), launches });
+    }
     if prologue_fits(query_heads, key_heads, width) {
         // If values are normed, some layers have queries only.
         if values {

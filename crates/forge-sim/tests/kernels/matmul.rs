@@ -101,9 +101,9 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
         spec: Spec::ArgmaxCombine(ArgmaxCombine { candidates: 300 }),
         launches: vec![Launch::rows(2, 1)],
     });
-    for (width, gain, parts) in [(300, false, 0), (130, true, 2)] {
+    for (width, gain, parts, pitch) in [(300, false, 0, None), (130, true, 2, Some(141))] {
         cases.push(Case {
-            spec: Spec::Quantize(Quantize { width, gain, parts }),
+            spec: Spec::Quantize(Quantize { width, gain, parts, pitch }),
             launches: vec![Launch::rows(6, 5)],
         });
     }

@@ -79,7 +79,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
     let own_norm = |gain, split| {
         let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
         if let Spec::Linear(project) = &mut case.spec {
-            project.op.own_norm = Some(InlineNorm { gain, epsilon: 1e-6 });
+            project.op.own_norm = Some(InlineNorm { gain, epsilon: 1e-6, pitch: None });
             project.layout.knobs =
                 Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.layout.knobs };
         }

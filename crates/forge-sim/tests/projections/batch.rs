@@ -20,6 +20,7 @@ fn quantize(linear: &LinearKernel) -> Quantize {
         width: linear.op.inputs,
         gain: norm.is_some_and(|norm| norm.gain),
         parts: norm.map_or(0, |_| linear.layout.knobs.split),
+        pitch: norm.and_then(|norm| norm.pitch),
     }
 }
 
@@ -47,7 +48,7 @@ impl Rowwise<'_> {
             bias: random.floats(op.outputs),
             gain: random.floats(op.outputs),
             x_gain: random.floats(op.inputs),
-            x: random.floats(rows * op.inputs),
+            x: random.floats(rows * op.own_norm.and_then(|norm| norm.pitch).unwrap_or(op.inputs)),
             squares: random.floats(rows * partials).iter().map(|square| square.abs()).collect(),
             factors: random.floats(rows * of),
             before: random.floats(rows * op.outputs),
@@ -58,7 +59,7 @@ impl Rowwise<'_> {
     fn row_len(&self, buffer: &str) -> Option<usize> {
         let op = self.linear.op;
         Some(match (buffer, op.epilogue) {
-            ("x", _) => op.inputs,
+            ("x", _) => op.own_norm.and_then(|norm| norm.pitch).unwrap_or(op.inputs),
             ("y", epilogue) => op.outputs / epilogue.results_per_output(),
             ("gained", _) => op.outputs,
             ("squares", _) => op.norm.map_or(0, |norm| norm.partials),
@@ -103,7 +104,7 @@ pub(crate) fn check_quantized_outputs(linears: &[LinearKernel]) {
             Epilogue::AddSquares(Squares { gain: true, .. }) => (linear.op.outputs, "gained"),
             _ => (linear.op.outputs / results, "y"),
         };
-        let alone = Quantize { width, gain: false, parts: 0 };
+        let alone = Quantize { width, gain: false, parts: 0, pitch: None };
         let mut specs = vec![Spec::Quantize(quantize(linear)), Spec::Quantize(alone)];
         let kernels: Vec<LinearKernel> =
             batches(linear).iter().map(|(rows, _)| batch(linear, *rows).with_quantized_output()).collect();

@@ -60,7 +60,9 @@ pub(crate) fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, 
 fn gemv_matches_the_reference() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
-    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
+    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5, pitch: None });
+    // x is the first columns of wider rows.
+    let of_columns = |pitch| Some(InlineNorm { gain: true, epsilon: 1e-5, pitch: Some(pitch) });
     let (scale, gelu) = (Some(UnaryOp::Scale(0.22)), Some(UnaryOp::Activate(Activation::GeluTanh)));
     let mut all = Vec::new();
     for format in formats() {
@@ -76,7 +78,7 @@ fn gemv_matches_the_reference() {
                 .with_op(|op| Linear { own_norm: own(false), bias: true, ..op })
                 .with_knobs(knobs(2, 4, 2, 1)),
             one(22, 90, GATE)
-                .with_op(|op| Linear { own_norm: own(true), ..op })
+                .with_op(|op| Linear { own_norm: of_columns(97), ..op })
                 .with_knobs(knobs(4, 4, 2, 1)),
             one(22, 70, GATE)
                 .with_op(|op| Linear { norm: norm(30), bias: true, ..op })
@@ -118,7 +120,9 @@ fn gemv_matches_the_reference() {
 #[test]
 fn gemv_with_quantized_activations_matches_the_reference() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
-    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5 });
+    let own = |gain| Some(InlineNorm { gain, epsilon: 1e-5, pitch: None });
+    // x is the first columns of wider rows.
+    let of_columns = |pitch| Some(InlineNorm { gain: true, epsilon: 1e-5, pitch: Some(pitch) });
     let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-5 });
     let codes =
         |rows, simdgroups, split, packets| Knobs { codes: true, ..knobs(rows, simdgroups, split, packets) };
@@ -143,7 +147,7 @@ fn gemv_with_quantized_activations_matches_the_reference() {
                 .with_knobs(codes(16, 8, 4, 1)),
             one(33, 256, Epilogue::Multiply { of: 60 }).with_knobs(codes(32, 1, 1, 1)),
             one(18, 272, Epilogue::Store)
-                .with_op(|op| Linear { own_norm: own(true), ..op })
+                .with_op(|op| Linear { own_norm: of_columns(336), ..op })
                 .with_knobs(codes(16, 4, 2, 2)),
             one(18, 50, Epilogue::Store).with_knobs(codes(16, 2, 1, 1)),
         ]);

@@ -141,10 +141,18 @@ impl Select<'_> {
                 sinks: attend.sinks.is_some(),
                 prologue,
             },
-            layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Few) },
+            layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Few), quantizes: false },
         };
         let regimes = draft.regimes();
+        let quantizes = draft.is_decode()
+            && spec::quantizes_heads(query_heads, width)
+            && self.is_read_quantized(draft, list, operation.output);
         let variants = match draft.schedule {
+            Schedule::Decode if quantizes => {
+                let quantizing =
+                    spec.clone().with_layout(|layout| spec::AttentionLayout { quantizes, ..layout });
+                vec![(&regimes[..1], Spec::AttendSplit(spec)), (&regimes[1..], Spec::AttendSplit(quantizing))]
+            }
             Schedule::Decode => vec![(regimes, Spec::AttendSplit(spec))],
             Schedule::Batch => vec![
                 (&regimes[..1], Spec::AttendSplit(spec.clone())),
@@ -152,7 +160,7 @@ impl Select<'_> {
                     &regimes[1..],
                     Spec::AttendTiled(spec::Kernel {
                         op: spec.op.clone(),
-                        layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Many) },
+                        layout: spec::AttentionLayout { knobs: knobs(spec::Rows::Many), quantizes: false },
                     }),
                 ),
             ],
@@ -181,6 +189,11 @@ impl Select<'_> {
             ("partials", Operand::Scratch(partials)),
             ("heads", Operand::Scratch(heads)),
         ]);
+        let quantized = quantizes.then(|| {
+            let rows = self.quantized_output(draft, operation.output, heads, query_heads * width);
+            ("quantized_heads", rows)
+        });
+        arguments.extend(quantized);
         arguments.extend(
             attend
                 .sinks
@@ -190,13 +203,25 @@ impl Select<'_> {
         arguments.extend(gates.map(|(argument, _)| argument));
         draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
         let gates_of_join = gates.map(|(_, gates)| gates);
-        let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads, width, gates: gates_of_join });
+        let join = |quantizes| {
+            Spec::AttendCombine(spec::Kernel {
+                op: forge_ops::AttendCombine { query_heads, width, gates: gates_of_join },
+                layout: spec::CombineLayout { quantizes },
+            })
+        };
+        let variants = match draft.schedule {
+            Schedule::Decode if quantizes => vec![(&regimes[..1], join(false)), (&regimes[1..], join(true))],
+            Schedule::Decode => vec![(regimes, join(false))],
+            // Many rows are never split.
+            Schedule::Batch => vec![(&regimes[..1], join(false))],
+        };
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
-        let split = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };
-        let function = self.function("attend_combine", general, &[(split, join)]);
+        let name = if quantizes { "attend_combine_decode" } else { "attend_combine" };
+        let function = self.function(name, general, &variants);
         let comment = "Combine the KV splits.";
         let mut arguments =
             vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];
+        arguments.extend(quantized);
         arguments.extend(gates.map(|(argument, _)| argument));
         draft.step("attend_combine", comment, function, &arguments);
         if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {

@@ -7,6 +7,7 @@ use crate::fuse::list::{
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::lower::steps::experts_grouped::{is_grouped, variants};
+use crate::plan::regime::Regime;
 use crate::plan::{FieldKind, Operand, RowsOf};
 use forge_ir::{Layout, ParamId, Record, Routing};
 use forge_kernels::{Spec, spec};
@@ -120,7 +121,7 @@ impl Select<'_> {
             let bounded = self.bounded(list, operation);
             self.tiles(shape, inner.biases.is_some(), (Some(inner.gating), bounded))
         });
-        let spec = Spec::ExpertsInner(spec::Kernel {
+        let kernel = spec::Kernel {
             op: forge_ops::ExpertsInner {
                 format,
                 experts,
@@ -135,7 +136,7 @@ impl Select<'_> {
                 route: choice.map(|(choice, _)| route_spec(choice, list.widths[operation.inputs[1].0])),
             },
             layout: spec::ExpertsLayout { rows_per_simdgroup, simdgroups },
-        });
+        };
         let divided = if inner.norm.is_some() { " / rms" } else { "" };
         let (plus, plus_own) = match inner.biases {
             Some(_) => (" + bias", " + its bias"),
@@ -155,7 +156,16 @@ impl Select<'_> {
         let chosen = if choice.is_some() { format!("routes = {found} logits; ") } else { String::new() };
         let general =
             format!("{chosen}for each expert of a row: gate, up = weight · x{divided}{plus}; y = {gated}");
-        let variants = variants(draft, spec, tiles);
+        let variants = if draft.is_decode() {
+            let writes_partials = false;
+            decode_variants(draft, |times| {
+                Spec::ExpertsInner(
+                    kernel.clone().with_layout(|it| it.for_decode_batch(times, writes_partials)),
+                )
+            })
+        } else {
+            variants(draft, Spec::ExpertsInner(kernel), tiles)
+        };
         let function = self.function(&draft.function_name("experts_inner"), &general, &variants);
         let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
         let mut arguments = vec![
@@ -227,7 +237,7 @@ impl Select<'_> {
             let adds = sum.ending != CombineInput::Store;
             Spec::ExpertsCombine(forge_ops::ExpertsCombine { chosen: sum.chosen, width: outputs, adds })
         });
-        let spec = Spec::ExpertsSum(spec::Kernel {
+        let kernel = spec::Kernel {
             op: forge_ops::ExpertsSum {
                 format,
                 experts,
@@ -244,7 +254,7 @@ impl Select<'_> {
                 },
             },
             layout: spec::ExpertsLayout { rows_per_simdgroup, simdgroups },
-        });
+        };
         let (assign, general_left) = match sum.ending {
             CombineInput::Store => ("=", ""),
             CombineInput::Add => ("+=", ""),
@@ -253,7 +263,14 @@ impl Select<'_> {
         };
         let (plus, plus_own) = if sum.bias.is_some() { (" + bias", " + its bias") } else { ("", "") };
         let general = format!("y {assign} Σ over routes of their weight · (weight · x{plus}){general_left}");
-        let variants = variants(draft, spec, join);
+        let variants = if draft.is_decode() {
+            let writes_partials = matches!(sum.ending, CombineInput::AddSquares(_));
+            decode_variants(draft, |times| {
+                Spec::ExpertsSum(kernel.with_layout(|layout| layout.for_decode_batch(times, writes_partials)))
+            })
+        } else {
+            variants(draft, Spec::ExpertsSum(kernel), join)
+        };
         let function = self.function(&draft.function_name("experts_sum"), &general, &variants);
         let (x_name, y_name) = (self.scratch_name(from), self.scratch_name(y));
         let mut formula =
@@ -276,6 +293,12 @@ impl Select<'_> {
         }
         draft.step(&operation.name, &formula, function, &arguments);
     }
+}
+
+/// Kernels for one row, two rows and more rows of a decode pass, by how many times the outputs per simdgroup they have.
+fn decode_variants(draft: &Draft<'_>, kernel: impl Fn(usize) -> Spec) -> Vec<(&'static [Regime], Spec)> {
+    let regimes = draft.regimes();
+    vec![(&regimes[..1], kernel(1)), (&regimes[1..2], kernel(2)), (&regimes[2..], kernel(4))]
 }
 
 fn route_spec(choice: &FusedRouting, logits: usize) -> forge_ops::Route {

@@ -46,6 +46,9 @@ impl Select<'_> {
         let shape = (format, outputs, inputs);
         let one_row = self.knobs(spec::Rows::One, shape, linear.ending);
         let quantizes = self.quantizes_output(draft, list, operation, linear, one_row);
+        let pitch =
+            Some(self.columns(draft, list, operation.inputs[0]).pitch).filter(|pitch| *pitch != inputs);
+        debug_assert!(pitch.is_none() || linear.own_norm.is_some(), "only decode kernels read columns");
         let rows_of = |regime: Regime| match regime {
             Regime::One => spec::Rows::One,
             Regime::Few => spec::Rows::Few,
@@ -61,7 +64,7 @@ impl Select<'_> {
             .chunk_by(|one, next| rows_of(*one) == rows_of(*next))
             .map(|regimes| {
                 let rows = rows_of(regimes[0]);
-                let spec = self.linear_spec(rows, shape, linear, (bias.is_some(), bounded, chooses));
+                let spec = self.linear_spec(rows, shape, linear, (bias.is_some(), bounded, chooses), pitch);
                 (regimes, if quantizes { with_quantized_output(spec) } else { spec })
             })
             .collect();
@@ -73,7 +76,7 @@ impl Select<'_> {
                 draft,
                 operation.inputs[0],
                 x,
-                Quantized { width: inputs, gain: own_gain, parts },
+                Quantized { width: inputs, gain: own_gain, parts, pitch },
             )
         });
         let text = FormulaText::of(linear, bias.is_some());
@@ -142,6 +145,7 @@ impl Select<'_> {
         (format, outputs, inputs): (Format, usize, usize),
         linear: &Linear,
         (bias, bounded, chooses): (bool, bool, bool),
+        pitch: Option<usize>,
     ) -> Spec {
         let knobs = self.knobs(rows, (format, outputs, inputs), linear.ending);
         let epilogue = match linear.ending {
@@ -168,6 +172,7 @@ impl Select<'_> {
                 own_norm: linear.own_norm.map(|InlineNorm { gain, epsilon }| forge_ops::InlineNorm {
                     gain: gain.is_some(),
                     epsilon,
+                    pitch,
                 }),
                 bias,
                 unary: linear.unary,

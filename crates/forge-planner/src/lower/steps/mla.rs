@@ -240,7 +240,10 @@ impl Select<'_> {
             },
         );
         draft.step("mla_attention", &formula, function, &arguments);
-        let join = Spec::AttendCombine(forge_ops::AttendCombine { query_heads: heads, width, gates: None });
+        let join = Spec::AttendCombine(spec::Kernel {
+            op: forge_ops::AttendCombine { query_heads: heads, width, gates: None },
+            layout: spec::CombineLayout::default(),
+        });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         // Many rows are never split.
         let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };

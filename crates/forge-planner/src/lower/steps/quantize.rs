@@ -20,6 +20,8 @@ pub(crate) struct Quantized {
     pub(crate) gain: Option<usize>,
     /// Parts of the columns whose squares are summed, for an inline norm.
     pub(crate) parts: usize,
+    /// Row stride of x, if x is the first columns of wider rows.
+    pub(crate) pitch: Option<usize>,
 }
 
 impl Select<'_> {
@@ -32,7 +34,7 @@ impl Select<'_> {
         x: usize,
         quantized: Quantized,
     ) -> Vec<(&'static str, Operand)> {
-        let Quantized { width, gain, parts } = quantized;
+        let Quantized { width, gain, parts, pitch } = quantized;
         let mut results = vec![("quantized_x", self.quantized_rows(x, width))];
         if parts > 0 {
             let squares = self.scratch("squares_of_x", parts, RowsOf::DecodeRow);
@@ -43,7 +45,7 @@ impl Select<'_> {
         if comes_quantized || draft.quantized.insert(x, (value, quantized)) == Some((value, quantized)) {
             return results;
         }
-        let op = forge_ops::Quantize { width, gain: gain.is_some(), parts };
+        let op = forge_ops::Quantize { width, gain: gain.is_some(), parts, pitch };
         let variants = [(&draft.regimes()[1..], Spec::Quantize(op))];
         let function = self.function("quantize", "quantized_x = 16-bit codes of x", &variants);
         let mut arguments = vec![("x", Operand::Scratch(x))];
@@ -63,7 +65,7 @@ impl Select<'_> {
         y: usize,
         width: usize,
     ) -> Operand {
-        draft.quantized.insert(y, (value, Quantized { width, gain: None, parts: 0 }));
+        draft.quantized.insert(y, (value, Quantized { width, gain: None, parts: 0, pitch: None }));
         self.quantized_rows(y, width)
     }
 
@@ -77,7 +79,7 @@ impl Select<'_> {
         let x = draft.gained.get(&value).copied().unwrap_or(self.stream);
         // Within the prologue the value is not yet the input of a section.
         self.stream_is_quantized = false;
-        self.quantized_input(draft, value, x, Quantized { width, gain: None, parts: 0 });
+        self.quantized_input(draft, value, x, Quantized { width, gain: None, parts: 0, pitch: None });
         self.stream_is_quantized = true;
     }
 
@@ -96,16 +98,20 @@ impl Select<'_> {
         linear: &Linear,
         knobs: Knobs,
     ) -> bool {
-        let is_read = list.operations.iter().any(|reader| {
-            reader.inputs.first() == Some(&operation.output)
-                && self.reads_codes(draft.body, draft.apply, reader)
-        });
+        let is_read = self.is_read_quantized(draft, list, operation.output);
         let flows_out = draft.place != Place::Epilogue
             && list.operations.last().is_some_and(|last| last.output == operation.output)
             && self.stream_is_quantized;
         draft.is_decode()
             && can_quantize(linear, list.widths[operation.output.0], knobs)
             && (is_read || flows_out)
+    }
+
+    /// Whether a linear layer reads quantized rows of a value as it is.
+    pub(crate) fn is_read_quantized(&self, draft: &Draft<'_>, list: &Fused, value: Value) -> bool {
+        list.operations.iter().any(|reader| {
+            reader.inputs.first() == Some(&value) && self.reads_codes(draft.body, draft.apply, reader)
+        })
     }
 
     /// Whether an operation is a linear layer that reads quantized rows of its first input as it is.

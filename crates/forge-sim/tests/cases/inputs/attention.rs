@@ -3,7 +3,8 @@
 use super::{Content, capacity};
 use crate::cases::{Launch, SLOTS, Writer};
 use forge_kernels::Spec;
-use forge_ops::{Format, KvSource, MlaPrepare};
+use forge_kernels::spec::Kernel;
+use forge_ops::{Attend, AttendCombine, Format, KvSource, MlaPrepare, Quantize};
 
 impl Writer {
     /// The contents of a buffer of an attention kernel.
@@ -32,7 +33,9 @@ impl Writer {
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "gates") => {
                 self.floats(rows * it.op.gates.map_or(0, |gates| gates.pitch))
             }
-            (Spec::AttendCombine(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
+            (Spec::AttendCombine(it), "gates") => {
+                self.floats(rows * it.op.gates.map_or(0, |gates| gates.pitch))
+            }
             (Spec::AttendSplit(it), "partials") => {
                 let partial_bytes = (it.op.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
@@ -41,6 +44,11 @@ impl Writer {
                     0
                 })
             }
+            (Spec::AttendSplit(Kernel { op: Attend { query_heads, width, .. }, .. }), "quantized_heads")
+            | (
+                Spec::AttendCombine(Kernel { op: AttendCombine { query_heads, width, .. }, .. }),
+                "quantized_heads",
+            ) => Content::Unwritten(rows.next_multiple_of(4) * Quantize::row_words(query_heads * width) * 4),
             (Spec::AttendSplit(it), "heads") => Content::Unwritten(if launch.splits > 1 {
                 0
             } else {
@@ -53,9 +61,9 @@ impl Writer {
                 self.cache(it.op.cache, (it.op.key_heads, it.op.width), it.op.ring, launch, !it.op.appends())
             }
             (Spec::AttendCombine(it), "partials") => {
-                self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
+                self.floats(rows * it.op.query_heads * launch.splits as usize * (it.op.width + 2))
             }
-            (Spec::AttendCombine(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::AttendCombine(it), _) => Content::Unwritten(rows * it.op.query_heads * it.op.width * 4),
             (Spec::MlaAppend(it), name) => {
                 let record = it.width + it.rope_width;
                 match (name, &it.prepare) {

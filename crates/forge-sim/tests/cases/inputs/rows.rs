@@ -40,8 +40,9 @@ impl Writer {
             // An infinite value makes the scale of its block NaN.
             (Spec::Quantize(it), "x") => {
                 let value = |random: u32| (random % 2000) as f32 * 0.001 - 1.0;
-                let mut words: Vec<u32> =
-                    (0..rows * it.width).map(|_| value(self.random()).to_bits()).collect();
+                let mut words: Vec<u32> = (0..rows * it.pitch.unwrap_or(it.width))
+                    .map(|_| value(self.random()).to_bits())
+                    .collect();
                 words[1] = f32::INFINITY.to_bits();
                 Content::Words(words)
             }
@@ -51,7 +52,9 @@ impl Writer {
             }
             (Spec::Quantize(it), _) => Content::Unwritten(rows.next_multiple_of(4) * it.parts * 4),
             (Spec::Linear(it), "bias") => self.floats(it.op.outputs),
-            (Spec::Linear(it), "x") => self.floats(rows * it.op.inputs),
+            (Spec::Linear(it), "x") => {
+                self.floats(rows * it.op.own_norm.and_then(|norm| norm.pitch).unwrap_or(it.op.inputs))
+            }
             (Spec::Linear(it), "y") => match it.op.epilogue {
                 Epilogue::Store | Epilogue::Best { .. } | Epilogue::Multiply { .. } => {
                     Content::Unwritten(rows * it.op.outputs * 4)
