@@ -218,7 +218,7 @@ fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
         }
     };
     let (encoded, others): (Vec<_>, Vec<_>) =
-        graph.weights.iter().partition(|weight| weight.encoding.is_some());
+        graph.weights.iter().partition(|weight| weight.encoding.is_some() || weight.blocks.is_some());
     // Several weights may be slices of one tensor.
     let encoded: BTreeSet<String> = encoded.iter().flat_map(|weight| weight.tensors()).collect();
     let encoded = encoded.iter().filter_map(|name| opened.tensors.get(name)).map(|tensor| tensor.bytes);

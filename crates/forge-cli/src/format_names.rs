@@ -66,7 +66,8 @@ pub(crate) fn named(name: &str, words: &str) -> Result<QuantName, Error> {
     if let Some(mix) = Mix::from_name(&plain) {
         return Ok(QuantName::Mix(mix));
     }
-    if let Some(blocks) = Blocks::from_name(&name.to_ascii_uppercase()) {
+    let blocks = Blocks::from_name(&name.to_ascii_uppercase());
+    if let Some(blocks) = blocks.filter(|blocks| blocks.has_same_codes()) {
         let format = blocks.format();
         return Err(Error::usage(format!(
             "{words}: unsupported number format; use {format}, which stores the same values"

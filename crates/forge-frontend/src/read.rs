@@ -9,7 +9,7 @@ use crate::description::{Description, describe};
 use crate::gguf;
 use crate::graph::builder::Builder;
 use crate::options::Options;
-use crate::quantization::resolve::{Resolved, StoredMatrices, resolve};
+use crate::quantization::resolve::{Resolved, StoredMatrices, resolve, resolve_blocks};
 use crate::quantization::scheme::Scheme;
 use crate::tokenizer::tekken;
 use forge_ir::{Diagnostic, Draft, Graph};
@@ -81,7 +81,7 @@ pub fn read_model(
     let scheme = scheme.as_deref().or(quantization.as_ref().map(|mlx| mlx as &dyn Scheme));
     let resolved = match scheme {
         Some(scheme) => resolve(scheme, checkpoint, &mut tensors, float),
-        None => Ok(Resolved::default()),
+        None => Ok(resolve_blocks(&tensors)),
     };
     let Resolved { matrices, unused, notes: notes_on_storage } = match resolved {
         Ok(resolved) => resolved,

@@ -1,5 +1,6 @@
 //! Prints the graph as stable text, with shapes next to names. Consecutive equal layers are printed once.
 
+use crate::blocks::Blocks;
 use crate::graph::{Body, Node, Op, ParamId, ParamKind};
 use crate::routing::{Experts, Routing};
 use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
@@ -75,8 +76,9 @@ impl Graph {
                     let bound = weight
                         .map(|weight| {
                             let plus = if weight.plus_one { "1 + " } else { "" };
-                            let stored =
-                                weight.encoding.map_or_else(String::new, |it| format!(" from {}", it.name));
+                            let changed = weight.blocks.filter(|blocks| !blocks.has_same_codes());
+                            let name = weight.encoding.map(|it| it.name).or(changed.map(Blocks::name));
+                            let stored = name.map_or_else(String::new, |name| format!(" from {name}"));
                             let part = weight.part();
                             let cut = match weight.cut {
                                 None => String::new(),

@@ -23,7 +23,8 @@ pub struct Weight {
     /// How the checkpoint stores the matrix in several tensors; `None` for all formats that forge has itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// ggml block format of the tensor's rows; `None` for plain values and MLX quantization.
+    /// ggml block format of the tensor's rows, whose values are in `format`; `None` for plain values and other
+    /// quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Blocks>,
     /// Whether 1 is added to the stored values, as for the norm gains of some models. Rows from

@@ -7,7 +7,8 @@
 use crate::codec::decode_row;
 use crate::encoded::matrix::EncodedMatrix;
 use crate::encoded::tensor_cache::TensorCache;
-use crate::{blocks, mlx, mxfp4};
+use crate::ggml::{dequantize, planes};
+use crate::{mlx, mxfp4};
 use forge_ir::{
     Blocks, Diagnostic, Encoding, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice,
 };
@@ -112,14 +113,39 @@ where
     ) -> Result<(), Diagnostic> {
         let weight = piece.weight;
         let [codes, scales] = weight.format.plane_bytes(weight.columns());
-        let of_row = blocks.row_bytes(weight.columns());
+        let (bytes, of_row) = self.bytes_of_blocks(piece, blocks, rows)?;
+        for (bytes, out) in bytes.chunks_exact(of_row).zip(out.chunks_exact_mut(codes + scales)) {
+            planes::planes(blocks, bytes, out.split_at_mut(codes).into());
+        }
+        Ok(())
+    }
+
+    /// Dequantized rows of one matrix of a weight in ggml blocks.
+    fn values_of_blocks(&self, piece: &Piece<'_>, blocks: Blocks, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let columns = piece.weight.columns();
+        let before = piece.before / columns.max(1);
+        let mut rest = out;
+        for run in runs(piece.weight.cut, piece.rows.clone()) {
+            let (now, later) = rest.split_at_mut(run.len() * columns);
+            let (bytes, _) = self.bytes_of_blocks(piece, blocks, before + run.start..before + run.end)?;
+            dequantize::values(blocks, &bytes, now);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Bytes of rows of a tensor in ggml blocks, and the bytes of a row.
+    fn bytes_of_blocks(
+        &self,
+        piece: &Piece<'_>,
+        blocks: Blocks,
+        rows: Range<usize>,
+    ) -> Result<(Vec<u8>, usize), Diagnostic> {
+        let of_row = blocks.row_bytes(piece.weight.columns());
         let mut bytes = vec![0; rows.len() * of_row];
         (self.read)(&piece.tensor, (rows.start * of_row) as u64, &mut bytes)
             .map_err(|error| unreadable(&piece.tensor, &error))?;
-        for (bytes, out) in bytes.chunks_exact(of_row).zip(out.chunks_exact_mut(codes + scales)) {
-            blocks::planes(blocks, bytes, out.split_at_mut(codes).into());
-        }
-        Ok(())
+        Ok((bytes, of_row))
     }
 }
 
@@ -225,9 +251,10 @@ where
         let mut rest = &mut *out;
         for piece in pieces(found, rows) {
             let (now, later) = rest.split_at_mut(piece.rows.len() * found.columns());
-            match found.encoding {
-                Some(encoding) => self.dequantized(&piece, encoding, now)?,
-                None => self.plain(&piece, now)?,
+            match (found.encoding, found.blocks) {
+                (Some(encoding), _) => self.dequantized(&piece, encoding, now)?,
+                (None, Some(blocks)) => self.values_of_blocks(&piece, blocks, now)?,
+                (None, None) => self.plain(&piece, now)?,
             }
             rest = later;
         }

@@ -23,7 +23,6 @@
 
 mod affine;
 mod affine_levels;
-mod blocks;
 mod checkpoint_weights;
 mod codec;
 mod codes;
@@ -41,7 +40,7 @@ mod write;
 
 pub use crate::checkpoint_weights::CheckpointWeights;
 pub use crate::codec::{RangeError, decode_row, encode_row};
-pub use crate::ggml::{ggml_bytes, ggml_row};
+pub use crate::ggml::k_quants::{ggml_bytes, ggml_row};
 pub use crate::layout::{ALIGNMENT, PAGE, header};
 pub use crate::matrix::measure;
 pub use crate::packed_file::PackedFile;

@@ -102,15 +102,42 @@ fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
         files.retain(|file| !is_projector(file));
     }
     files.sort();
-    let count = files.len();
-    let part = |index: usize| format!("-{:05}-of-{count:05}{GGUF}", index + 1);
-    let stem = |index: usize, file: &str| file.strip_suffix(&part(index)).map(str::to_owned);
-    let stems: Vec<_> = files.iter().enumerate().map(|(index, file)| stem(index, file)).collect();
-    if count <= 1 || stems[0].is_some() && stems.iter().all(|stem| *stem == stems[0]) {
+    let parts: Vec<_> = files.iter().filter_map(|file| part_of(file)).collect();
+    let Some((stem, _, count)) = parts.first().copied().filter(|_| parts.len() == files.len()) else {
+        return if files.len() <= 1 { Ok(files) } else { Err(several_models(&files)) };
+    };
+    if parts.iter().any(|part| (part.0, part.2) != (stem, count)) {
+        return Err(several_models(&files));
+    }
+    let missing = (1..=count).filter(|index| parts.iter().all(|part| part.1 != *index));
+    let missing: Vec<String> = missing.take(8).map(|index| part_name(stem, index, count)).collect();
+    if missing.is_empty() {
         return Ok(files);
     }
-    let fault = Diagnostic::new("F0109", format!("found {count} GGUF files that are not parts of one model"));
-    Err(fault.note(format!("files: {}", files.join(", "))).note("pass the path of one file"))
+    let message = format!("found {} of {count} parts of {stem}{GGUF}", parts.len());
+    let fault = Diagnostic::new("F0109", message).note(format!("missing: {}", missing.join(", ")));
+    Err(fault.note("download all parts into one directory and pass any of them"))
+}
+
+/// Name of a part.
+fn part_name(stem: &str, index: usize, count: usize) -> String {
+    format!("{stem}-{index:05}-of-{count:05}{GGUF}")
+}
+
+/// Name without the part's number, number from 1, and number of parts, if it is named as a part of a split
+/// file.
+fn part_of(file: &str) -> Option<(&str, usize, usize)> {
+    let (rest, count) = file.strip_suffix(GGUF)?.rsplit_once("-of-")?;
+    let (stem, index) = rest.rsplit_once('-')?;
+    let (index, count) = (index.parse().ok()?, count.parse().ok()?);
+    (count < 100_000 && part_name(stem, index, count) == file).then_some((stem, index, count))
+}
+
+/// The error for GGUF files that are not parts of one model.
+fn several_models(files: &[String]) -> Diagnostic {
+    let message = format!("found {} GGUF files that are not parts of one model", files.len());
+    let fault = Diagnostic::new("F0109", message).note(format!("files: {}", files.join(", ")));
+    fault.note("pass the path of one file")
 }
 
 /// Combines the parts: the first has the metadata, all have tensors.
@@ -216,7 +243,7 @@ fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnosti
             .note(format!("expected {}; block formats only for matrices", Type::supported_names()))
             .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
     };
-    if !kind.is_supported() || kind.blocks().is_some() && shape.len() != 2 {
+    if !kind.is_supported() || kind.blocks().is_some() && shape.len() < 2 {
         return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
     }
     let (name, blocks) = (family.tensor(&name), kind.blocks());

@@ -153,8 +153,11 @@ impl<'a> Bindings<'a> {
         let format = self.format(&first, weight, request);
         for tensor in tensors {
             let other = self.format(&tensor, weight, request);
-            let encoding = |name: &str| self.tensors?.get(name)?.encoded.map(|encoded| encoded.encoding);
-            let differs = other != format || encoding(&first) != encoding(&tensor);
+            let stored = |name: &str| {
+                let tensor = self.tensors?.get(name)?;
+                Some((tensor.blocks, tensor.encoded.map(|encoded| encoded.encoding)))
+            };
+            let differs = other != format || stored(&first) != stored(&tensor);
             if self.has(&first) && self.has(&tensor) && differs {
                 let message = format!("{first} is stored as {format} and {tensor} as {other}");
                 self.faults.push(
@@ -193,6 +196,12 @@ impl<'a> Bindings<'a> {
             self.faults.push(Diagnostic::new("F0302", message).note(format!("in file {}", tensor.file)));
         }
         if let Some(blocks) = tensor.blocks {
+            if weight.cut.is_some_and(WeightSlice::transposes) {
+                let message =
+                    format!("{name} is quantized; column slices of quantized tensors are unsupported");
+                self.faults.push(Diagnostic::new("F0304", message).note(format!("in file {}", tensor.file)));
+                return Format::F32;
+            }
             return blocks.format();
         }
         match tensor.dtype.as_str() {

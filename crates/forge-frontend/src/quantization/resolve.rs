@@ -101,6 +101,43 @@ pub(crate) fn resolve(
     Ok(resolved)
 }
 
+/// Matrices in ggml blocks whose codes are not kept, with notes for the user.
+pub(crate) fn resolve_blocks(tensors: &Tensors) -> Resolved {
+    let mut groups: BTreeMap<(&str, Change), (StoredMatrices, u64)> = BTreeMap::new();
+    for tensor in tensors.iter() {
+        let Some(blocks) = tensor.blocks.filter(|blocks| !blocks.has_same_codes()) else { continue };
+        let change = match (blocks.format().is_quantized(), blocks.has_same_values()) {
+            (true, _) => Change::Repacked,
+            (false, true) => Change::Dequantized,
+            (false, false) => Change::Rounded,
+        };
+        let (stored, format) = (blocks.name().to_owned(), blocks.format());
+        let exact = change != Change::Rounded;
+        let none = StoredMatrices { stored, format, exact, matrices: 0, bytes: 0, format_bytes: 0 };
+        let (group, q8_0) = groups.entry((blocks.name(), change)).or_insert((none, 0));
+        group.add(tensor, format);
+        *q8_0 += matrix_bytes(tensor, Format::Q8_0);
+    }
+    let notes = groups.iter().map(|((_, change), (group, q8_0))| note(*change, group, *q8_0)).collect();
+    let matrices = groups.into_values().map(|(group, _)| group).collect();
+    Resolved { matrices, notes, ..Resolved::default() }
+}
+
+/// Bytes of a tensor's matrices in a format.
+fn matrix_bytes(tensor: &Tensor, format: Format) -> u64 {
+    let columns = tensor.shape.last().copied().unwrap_or(0);
+    format.matrix_bytes(tensor.shape.iter().product::<usize>() / columns.max(1), columns)
+}
+
+impl StoredMatrices {
+    /// Adds the matrix or matrices of a tensor.
+    fn add(&mut self, tensor: &Tensor, format: Format) {
+        self.matrices += tensor.shape.iter().rev().skip(2).product::<usize>();
+        self.bytes += tensor.bytes;
+        self.format_bytes += matrix_bytes(tensor, format);
+    }
+}
+
 /// Names of the modules that have one of the scheme's tensors.
 fn names(scheme: &dyn Scheme, tensors: &Tensors) -> BTreeSet<String> {
     let module = |tensor: &Tensor| {

@@ -167,7 +167,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
     ("a type that is not read", |file| {
         let tensor = file.tensor("blk.0.ffn_down.weight");
-        (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
+        (tensor.2, tensor.3) = (9, vec![0; 64 * 2 * 36]);
     }),
     ("an unknown tensor type", |file| file.tensor("blk.0.ffn_down.weight").2 = 99),
     ("a vector in blocks", |file| {
@@ -374,7 +374,41 @@ fn split_gguf_files_give_the_same_model() {
     }
     files.0.remove(&name(2));
     let diagnostics = messages(read(&files));
+    assert!(diagnostics.contains("found 2 of 3 parts of tiny.gguf"), "{diagnostics}");
+    assert!(diagnostics.contains("missing: tiny-00002-of-00003.gguf"), "{diagnostics}");
+    files.0.insert("other.gguf".to_owned(), bytes("gguf/tiny-f32.gguf"));
+    let diagnostics = messages(read(&files));
     assert!(diagnostics.contains("are not parts of one model"), "{diagnostics}");
+    files.0.retain(|file, _| *file == name(3));
+    let diagnostics = messages(read(&files));
+    assert!(diagnostics.contains("missing: tiny-00001-of-00003.gguf, tiny-00002"), "{diagnostics}");
+}
+
+#[test]
+fn notes_say_which_types_are_repacked_or_dequantized() {
+    let mut file = File::parse(&bytes("gguf/wide-q4_k.gguf"));
+    for (name, kind, bytes) in [
+        ("blk.0.ffn_up.weight", 10, 84),
+        ("blk.0.ffn_down.weight", 11, 110),
+        ("blk.0.ffn_gate.weight", 39, 8 * 17),
+        ("blk.0.attn_q.weight", 20, 8 * 18),
+        ("blk.0.attn_output.weight", 40, 4 * 36),
+    ] {
+        let tensor = file.tensor(name);
+        (tensor.2, tensor.3) = (kind, vec![0; 256 * bytes]);
+    }
+    let opened = read(&memory(file.write())).unwrap();
+    insta::assert_snapshot!(opened.notes.join("\n"), @r"
+    1 matrix in IQ4_NL: repacked as q8_0 with the same values, 36.9 KB → 69.6 KB
+    1 matrix in NVFP4: --quant keep dequantizes to f16 with the same values, 36.9 KB → 131 KB; --quant q8_0 takes 69.6 KB
+    1 matrix in Q2_K: --quant keep dequantizes and rounds to f16, 21.5 KB → 131 KB; --quant q8_0 takes 69.6 KB
+    1 matrix in Q3_K: repacked as q6_k with the same values, 28.2 KB → 53.8 KB
+    ");
+    let graph = opened.graph.to_string();
+    let stored = |format: &str| graph.lines().any(|line| line.contains(format));
+    assert!(stored("f16 from Q2_K model.layers.0.mlp.up_proj.weight"), "{graph}");
+    assert!(stored("q6_k from Q3_K model.layers.0.mlp.down_proj.weight"), "{graph}");
+    assert!(stored("mxfp4 model.layers.0.mlp.gate_proj.weight"), "{graph}");
 }
 
 /// A change of a file's bytes, mostly of its header.
