@@ -11,11 +11,12 @@
 //!   output.
 //!
 //! `container` reads headers with `reader`, `value` and `types`. `metadata` returns values by key and records
-//! which were read. `family`, `configuration`, `rope`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer`
-//! and `special_tokens` translate.
+//! which were read. `families` declares the architectures; `configuration`, `rope`, `vocabulary`, `tokenizer`,
+//! `merges`, `pretokenizer` and `special_tokens` translate what they share.
 
 pub(crate) mod configuration;
 pub(crate) mod container;
+pub(crate) mod families;
 pub(crate) mod family;
 pub(crate) mod merges;
 pub(crate) mod metadata;
@@ -173,9 +174,8 @@ fn combine(
     if metadata.count("general.quantization_version").is_some_and(|version| version != 2) {
         metadata.reject("general.quantization_version", "expected version 2");
     }
-    let family = crate::gguf::family::ALL.iter().find(|family| family.name == metadata.architecture);
-    let Some(family) = family else {
-        let names: Vec<&str> = crate::gguf::family::ALL.iter().map(|family| family.name).collect();
+    let Some(family) = families::from_name(&metadata.architecture) else {
+        let names: Vec<&str> = families::ALL.into_iter().map(|family| family.name).collect();
         let name = &metadata.architecture;
         let fault = Diagnostic::new("F0202", format!("unsupported architecture {name:?} in {file}"));
         return Err(vec![fault.note(format!("supported: {}", names.join(", ")))]);
@@ -199,7 +199,7 @@ fn combine(
 fn translated(
     checkpoint: &dyn Checkpoint,
     metadata: &Metadata,
-    family: &Family,
+    family: &'static Family,
     mut entries: Vec<(String, Entry)>,
 ) -> (MemoryCheckpoint, Result<Tensors, Vec<Diagnostic>>) {
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");

@@ -1,5 +1,6 @@
 //! config.json under construction from metadata, and what it is made from.
 
+use crate::gguf::family::Family;
 use crate::gguf::metadata::Metadata;
 use serde_json::{Map, Value, json};
 
@@ -42,6 +43,8 @@ pub(crate) struct Shape {
 pub(crate) struct Reading<'a> {
     /// The file's metadata.
     pub(crate) metadata: &'a Metadata,
+    /// Its architecture.
+    pub(crate) family: &'static Family,
     /// Facts from its tensors.
     pub(crate) tensors: &'a Tensors<'a>,
     /// The keys set so far.

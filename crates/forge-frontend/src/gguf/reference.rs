@@ -3,6 +3,7 @@
 //! A key that neither forge nor the loader reads is accepted. A key that only the loader reads is an error
 //! unless its value is the default.
 
+use crate::gguf::families;
 use crate::gguf::value::Value;
 
 /// Architecture-specific keys that the loader reads for every architecture. A trailing `.` matches all keys
@@ -37,19 +38,6 @@ const COMMON_KEYS: &[&str] = &[
     "vocab_size",
 ];
 
-/// Further keys that the loader reads for some architectures.
-const ARCHITECTURE_KEYS: &[(&str, &[&str])] = &[
-    ("cohere2", WINDOW_KEYS),
-    ("gemma2", WINDOW_KEYS),
-    ("gemma2", &["attn_logit_softcapping", "final_logit_softcapping"]),
-    ("gemma3", WINDOW_KEYS),
-    ("gemma3", &["attn_logit_softcapping", "final_logit_softcapping"]),
-    ("olmo2", WINDOW_KEYS),
-    ("phi3", WINDOW_KEYS),
-];
-
-const WINDOW_KEYS: &[&str] = &["attention.sliding_window", "attention.sliding_window_pattern"];
-
 /// Tokenizer keys that the loader reads.
 const TOKENIZER_KEYS: &[&str] = &[
     "add_bos_token",
@@ -80,6 +68,7 @@ const DEFAULTS: &[(&str, f64)] =
 
 /// Whether a key has an effect in llama.cpp, compared with leaving it out.
 pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
+    let family = families::from_name(architecture);
     if let Some(key) = key.strip_prefix(crate::gguf::vocabulary::KEYS) {
         return TOKENIZER_KEYS.contains(&key);
     }
@@ -90,7 +79,7 @@ pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
         true => key.starts_with(*known),
         false => key == *known,
     };
-    let of_some = ARCHITECTURE_KEYS.iter().filter(|(of, _)| *of == architecture).flat_map(|(_, keys)| *keys);
+    let of_some = family.map_or(&[][..], |family| family.keys);
     let is_default = |(of, default): &(&str, f64)| {
         *of == key
             && match value {

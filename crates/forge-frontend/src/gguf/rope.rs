@@ -3,17 +3,16 @@
 //! Values that the converter derived from others are kept: a stretched base, or a factor per pair of
 //! channels.
 
-use crate::gguf::family::Family;
 use crate::gguf::reading::{Factors, Reading, Shape};
 use serde_json::{Value, json};
 
 impl Reading<'_> {
     /// Sets the RoPE keys.
-    pub(crate) fn rope(&mut self, family: &Family, shape: &Shape) {
+    pub(crate) fn rope(&mut self, shape: &Shape) {
         let metadata = self.metadata;
         let rope_key = metadata.own("rope.dimension_count");
         let channels = metadata.count(&rope_key).unwrap_or(shape.width);
-        if ["glm4", "phi3"].contains(&family.name) {
+        if self.family.partial_rope {
             let fraction = channels as f64 / shape.width as f64;
             // Rounded so that the fraction yields exactly this number of channels.
             let fraction = if ((shape.width as f64 * fraction) as u64) < channels {
@@ -30,19 +29,15 @@ impl Reading<'_> {
         {
             metadata.reject(&sections, "multi-dimensional positions are unsupported");
         }
-        let trained = metadata.own("rope.scaling.finetuned");
-        match family.name {
-            "granite" => metadata.allow_only(&trained, true, "Granite without RoPE is unsupported"),
-            _ => metadata.mark_inert(&trained),
-        }
+        metadata.mark_inert(&metadata.own("rope.scaling.finetuned"));
         self.copy_or("rope.freq_base", "rope_theta", 1e4);
-        if let Some(scaling) = self.scaling(family, shape) {
+        if let Some(scaling) = self.scaling(shape) {
             self.set("rope_scaling", scaling);
         }
     }
 
     /// The RoPE scaling object.
-    fn scaling(&mut self, family: &Family, shape: &Shape) -> Option<Value> {
+    fn scaling(&mut self, shape: &Shape) -> Option<Value> {
         let metadata = self.metadata;
         let own = |key: &str| metadata.own(&format!("rope.scaling.{key}"));
         let number = |key: &str| metadata.number(&own(key));
@@ -68,7 +63,7 @@ impl Reading<'_> {
             }
             return Some(scaling);
         }
-        if family.name == "phi3" {
+        if self.family.name == "phi3" {
             // It has no effect without scaling.
             self.set("original_max_position_embeddings", json!(original));
         }
