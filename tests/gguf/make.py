@@ -32,8 +32,24 @@ SIZES = dict(vocab_size=512, hidden_size=64, intermediate_size=64, num_hidden_la
              num_key_value_heads=2, max_position_embeddings=256)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+SMALL = dict(SIZES, hidden_size=32, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True)
+MOE = dict(SMALL, intermediate_size=32, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2)
+DELTA_NET = dict(head_dim=32, partial_rotary_factor=0.5, full_attention_interval=2, layer_types=["linear_attention", "full_attention"],
+                 linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
+HYBRID = dict(MOE, **DELTA_NET, shared_expert_intermediate_size=32)
+LATER = dict(SMALL, moe_intermediate_size=32, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, pad_token_id=0)
+MLA = dict(kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16)
+GEMMA4 = dict(SIZES, hidden_size=32, num_attention_heads=2, num_key_value_heads=2, head_dim=16, global_head_dim=32, sliding_window=16,
+              final_logit_softcapping=8.0, tie_word_embeddings=True, rope_parameters=dict(
+              sliding_attention=dict(rope_type="default", rope_theta=1e4),
+              full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.25)))
+# The converter takes no others for control tokens.
+MARKERS = dict(extra_special_tokens=["<start_of_turn>", "<end_of_turn>"])
 SHORT = [1.0, 1.02, 1.05, 1.1, 1.3, 1.7, 2.1, 2.6]
 LONG = [1.1, 1.5, 2.2, 3.0, 4.1, 6.3, 9.0, 14.5]
+
+# The converter expects layers for multi-token prediction, which transformers does not have.
+WITHOUT_MTP = ["qwen3_next", "qwen35", "qwen35_moe", "glm4_moe"]
 
 # Name: class of the configuration, its keys, the tokenizer's model in tests/models, its pre-tokenizer, keys that the
 # converter wants in config.json and transformers does not write.
@@ -78,11 +94,36 @@ FAMILIES = {
     "cohere2": ("Cohere2", dict(SIZES, num_hidden_layers=5, sliding_window=16, logit_scale=0.25, pad_token_id=0), "cohere2", "gpt-2",
                 dict(rotary_pct=1.0)),
     "gpt2": ("GPT2", dict(vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128), "gpt2", "gpt-2", dict(n_ctx=128)),
+    "qwen2_moe": ("Qwen2Moe", dict(MOE, shared_expert_intermediate_size=64, norm_topk_prob=False), "qwen2_moe", "qwen2", {}),
+    "qwen3_moe": ("Qwen3Moe", dict(MOE, head_dim=32, norm_topk_prob=True), "qwen3_moe", "qwen2", {}),
+    "mixtral": ("Mixtral", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=None), "mixtral", None, {}),
+    "gpt_oss": ("GptOss", dict(MOE, num_local_experts=4, head_dim=16, intermediate_size=32, sliding_window=16, tie_word_embeddings=False,
+                max_position_embeddings=32768, rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0,
+                beta_slow=1.0, original_max_position_embeddings=1024, truncate=False)), "gpt_oss", "glm4", {}),
+    "qwen3_next": ("Qwen3Next", dict(HYBRID, norm_topk_prob=True), "qwen3_next", "qwen2", {}),
+    "qwen35": ("Qwen3_5Text", dict(SMALL, **DELTA_NET), "qwen3_5_text", "qwen2", {}),
+    "qwen35_moe": ("Qwen3_5MoeText", dict(HYBRID), "qwen3_5_moe_text", "qwen2", {}),
+    "glm4_moe": ("Glm4Moe", dict(LATER, n_routed_experts=4, head_dim=16, attention_bias=True, use_qk_norm=True, n_group=1, topk_group=1,
+                 routed_scaling_factor=1.5, norm_topk_prob=True), "glm4_moe", "glm4", {}),
+    "deepseek_v2": ("DeepseekV2", dict(LATER, **MLA, q_lora_rank=None, n_routed_experts=4, n_group=1, topk_group=1, topk_method="greedy",
+                    routed_scaling_factor=1.0, norm_topk_prob=False, num_key_value_heads=2), "deepseek_v2", "glm4", {}),
+    "deepseek_v3": ("DeepseekV3", dict(LATER, **MLA, q_lora_rank=32, n_routed_experts=8, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+                    norm_topk_prob=True, num_key_value_heads=2, max_position_embeddings=32768, rope_parameters=dict(rope_type="yarn",
+                    rope_theta=1e4, factor=40.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                    original_max_position_embeddings=4096)), "deepseek_v3", "glm4", dict(scoring_func="sigmoid")),
+    "gemma4": ("Gemma4Text", dict(GEMMA4, num_hidden_layers=3, hidden_size_per_layer_input=8, vocab_size_per_layer_input=512,
+               layer_types=["sliding_attention", "full_attention", "full_attention"], num_kv_shared_layers=1,
+               use_double_wide_mlp=True), "gemma4_text", None, MARKERS),
+    "gemma4_moe": ("Gemma4Text", dict(GEMMA4, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2,
+                   moe_intermediate_size=32, layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0,
+                   attention_k_eq_v=True, num_global_key_value_heads=1), "gemma4_moe", None, MARKERS),
 }
 KEPT = ["tiny-f32", "tiny-f16", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
-        "qwen2-bf16", "glm4-q4_0", "gpt2-q8_0"]
-CONVERTED = ["f32", "f16", "bf16", "q8_0"]
-TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1"]
+        "qwen2-bf16", "glm4-q4_0", "gpt2-q8_0", "qwen2_moe-q5_0", "qwen3_moe-q4_0", "mixtral-q4_0", "gpt_oss-mxfp4", "qwen3_next-q4_1",
+        "qwen35-f16", "qwen35_moe-f16", "glm4_moe-q5_1", "deepseek_v2-f16", "deepseek_v3-f16", "gemma4-q4_1", "gemma4_moe-q5_0"]
+FLOATS = ["f32", "f16", "bf16"]
+CONVERTED = FLOATS + ["q8_0"]
+TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
 # gguf-py reads superblocks and does not make them: a row's are any bytes, the same for the same row. Of "wide" alone.
 SUPERBLOCKS = {"q4_k": 0, "q5_k": 0, "q6_k": 208}
 
@@ -95,7 +136,8 @@ def model_of(family):
     torch.manual_seed(sum(map(ord, family)))
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        buffers = [(name, buffer) for name, buffer in model.named_buffers() if "correction" in name]
+        for name, weight in list(model.named_parameters()) + buffers:
             if weight.dim() > 1:
                 weight.copy_(torch.randn_like(weight) / weight.shape[-1] ** 0.5 * (3.0 if "emb" in name else 1.0))
             elif "bias" in name or "emma" in family:
@@ -149,10 +191,11 @@ def folder_of(family, model, path):
     given = json.load(open(os.path.join(base, "config.json")))
     config = json.load(open(os.path.join(path, "config.json")))
     config.update({key: given[key] for key in ["bos_token_id", "eos_token_id"] if key in given})
-    config.update({key: value for key, value in more.items() if key != "tokenizer_class"})
+    of_tokenizer = ["tokenizer_class", "extra_special_tokens"]
+    config.update({key: value for key, value in more.items() if key not in of_tokenizer})
     json.dump(config, open(os.path.join(path, "config.json"), "w"))
     texts = json.load(open(os.path.join(path, "tokenizer_config.json")))
-    texts.update({key: value for key, value in more.items() if key == "tokenizer_class"})
+    texts.update({key: value for key, value in more.items() if key in of_tokenizer})
     if pre is None:
         # The published files of such models do not say it, and the converter believes it.
         texts.pop("add_prefix_space", None)
@@ -167,10 +210,10 @@ def convert(family, path, kind, out):
     base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
     if pre is not None:
         ernie.Ernie4_5Model.set_vocab = lambda self: self._set_vocab_gpt2()
-        from conversion.glm import Glm4Model
-        Glm4Model.set_vocab = lambda self: self._set_vocab_gpt2()
+        from conversion.glm import Glm4Model, Glm4MoeModel
+        Glm4Model.set_vocab = Glm4MoeModel.set_vocab = lambda self: self._set_vocab_gpt2()
     import convert_hf_to_gguf
-    sys.argv = ["convert_hf_to_gguf.py", path, "--outfile", out, "--outtype", kind]
+    sys.argv = ["convert_hf_to_gguf.py", path, "--outfile", out, "--outtype", kind] + (["--no-mtp"] if family in WITHOUT_MTP else [])
     convert_hf_to_gguf.main()
 
 
@@ -214,7 +257,7 @@ def requantize(source, kind, out):
 
 
 def is_quantized(name, shape):
-    return len(shape) == 2 and shape[-1] % 32 == 0 and "position" not in name and "wpe" not in name
+    return len(shape) >= 2 and shape[-1] % 32 == 0 and not any(part in name for part in ["position", "wpe", "bias", "conv1d", "gate_inp_shexp", "shared_expert_gate"])
 
 
 def rounded(model, kind):
@@ -223,11 +266,12 @@ def rounded(model, kind):
     turned = [id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"]
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 2 and is_quantized(name, weight.shape):
-                given = weight.t() if id(weight) in turned else weight
+            is_turned = id(weight) in turned or type(model).__name__.startswith("GptOss") and weight.dim() == 3
+            given = weight.transpose(-1, -2) if is_turned else weight
+            if weight.dim() >= 2 and (kind in FLOATS or is_quantized(name, given.shape)):
                 made = gguf.quants.dequantize(quantized(given.contiguous().numpy(), to), to)
-                made = torch.from_numpy(np.array(made, dtype=np.float32))
-                weight.copy_(made.t() if id(weight) in turned else made)
+                made = torch.from_numpy(np.array(made, dtype=np.float32)).reshape(given.shape)
+                weight.copy_(made.transpose(-1, -2) if is_turned else made)
 
 
 def golden(model, out):
@@ -255,6 +299,9 @@ def make(name, out):
     family, kind = name.rsplit("-", 1)
     with tempfile.TemporaryDirectory() as path:
         model = model_of(family)
+        if kind in FLOATS:
+            # The converter keeps some matrices in F32.
+            rounded(model, kind)
         folder_of(family, model, path)
         target = os.path.join(out, name + ".gguf")
         if kind in CONVERTED:
@@ -262,9 +309,11 @@ def make(name, out):
         else:
             convert(family, path, "f32", path + "/f32.gguf")
             requantize(path + "/f32.gguf", kind, target)
-        rounded(model, kind)
+        if kind not in FLOATS:
+            rounded(model, kind)
         golden(model, os.path.join(out, name + ".safetensors"))
-        if FAMILIES[family][3] is None:
+        # Gemma 4's files have merges.
+        if FAMILIES[family][3] is None and not family.startswith("gemma4"):
             pieces(path, os.path.join(out, family + ".pieces.json"))
 
 

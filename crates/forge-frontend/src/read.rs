@@ -47,11 +47,12 @@ pub fn read_model(
     let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
     let mut options = options.clone();
     let mut ignored_keys = Vec::new();
-    let mut file_notes = Vec::new();
+    let (mut file_notes, mut unused_layers) = (Vec::new(), Vec::new());
     let (texts, tensors, conventions) = match translated {
         Some(translated) => {
             ignored_keys = translated.ignored_keys;
             file_notes = translated.notes;
+            unused_layers = translated.ignored;
             options.allow_unknown.retain(|key| !translated.keys.contains(key));
             (translated.texts, Ok(translated.tensors), translated.conventions)
         }
@@ -109,13 +110,14 @@ pub fn read_model(
             Err(fault) => faults.push(fault),
         }
     }
-    let ignored = match builder.bindings.finish() {
+    let mut ignored = match builder.bindings.finish() {
         Ok(ignored) if faults.is_empty() => ignored,
         finished => {
             faults.extend(finished.err().into_iter().flatten());
             return Err(faults);
         }
     };
+    ignored.extend(unused_layers);
     keys.ignored.extend(ignored_keys);
     (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
     let draft = Draft {

@@ -83,6 +83,7 @@ impl Graph {
                             let cut = match weight.cut {
                                 None => String::new(),
                                 Some(WeightSlice::Rows { .. }) => format!(" rows {part:?}"),
+                                Some(WeightSlice::Repeated { .. }) => format!(" rows {part:?} repeated"),
                                 Some(WeightSlice::Columns { .. }) => format!(" columns {part:?}"),
                                 Some(WeightSlice::Groups { of, .. }) => {
                                     format!(" rows {part:?} of every {of}")

@@ -60,6 +60,15 @@ pub enum WeightSlice {
         /// Rows of a group.
         of: usize,
     },
+    /// `rows` rows from `first` on, of a tensor of `of` rows, repeated until the weight has all its rows.
+    Repeated {
+        /// First row.
+        first: usize,
+        /// Rows that are repeated.
+        rows: usize,
+        /// Rows of the tensor.
+        of: usize,
+    },
     /// `columns` columns from `first` on, of each group of `of` columns; each is a row of the weight.
     ColumnGroups {
         /// First column in every group.
@@ -76,6 +85,7 @@ impl WeightSlice {
     pub fn place(self, row: usize) -> usize {
         match self {
             WeightSlice::Rows { first, .. } | WeightSlice::Columns { first, .. } => first + row,
+            WeightSlice::Repeated { first, rows, .. } => first + row % rows,
             WeightSlice::Groups { first, rows: each, of }
             | WeightSlice::ColumnGroups { first, columns: each, of } => row / each * of + first + row % each,
         }
@@ -87,6 +97,7 @@ impl WeightSlice {
             WeightSlice::Rows { of, .. }
             | WeightSlice::Columns { of, .. }
             | WeightSlice::Groups { of, .. }
+            | WeightSlice::Repeated { of, .. }
             | WeightSlice::ColumnGroups { of, .. } => of,
         }
     }
@@ -101,7 +112,9 @@ impl WeightSlice {
         match self {
             WeightSlice::Columns { first, of } => WeightSlice::Rows { first, of },
             WeightSlice::ColumnGroups { first, columns: rows, of } => WeightSlice::Groups { first, rows, of },
-            rows @ (WeightSlice::Rows { .. } | WeightSlice::Groups { .. }) => rows,
+            rows @ (WeightSlice::Rows { .. } | WeightSlice::Groups { .. } | WeightSlice::Repeated { .. }) => {
+                rows
+            }
         }
     }
 }
@@ -126,7 +139,9 @@ impl Weight {
         let shape = self.matrix_shape();
         let matrix = match (self.cut, shape) {
             (None, shape) => shape.to_vec(),
-            (Some(WeightSlice::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
+            (Some(WeightSlice::Rows { of, .. } | WeightSlice::Repeated { of, .. }), shape) => {
+                [&[of], &shape[shape.len().min(1)..]].concat()
+            }
             (Some(WeightSlice::Groups { rows, of, .. }), shape) => {
                 let groups = shape.first().map_or(0, |all| all / rows.max(1));
                 [&[groups * of], &shape[shape.len().min(1)..]].concat()
@@ -154,6 +169,7 @@ impl Weight {
             }
             Some(
                 WeightSlice::Groups { first, rows: each, .. }
+                | WeightSlice::Repeated { first, rows: each, .. }
                 | WeightSlice::ColumnGroups { first, columns: each, .. },
             ) => first..first + each,
         }

@@ -281,7 +281,7 @@ where
 /// Runs of a weight's rows that are contiguous in its tensor.
 fn runs(cut: Option<WeightSlice>, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let most = match cut {
-        Some(WeightSlice::Groups { rows, .. }) => rows,
+        Some(WeightSlice::Groups { rows, .. } | WeightSlice::Repeated { rows, .. }) => rows,
         _ => usize::MAX,
     };
     let mut next = rows.start;

@@ -92,7 +92,7 @@ pub(crate) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stor
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.gated = true;
-    model.norm.plus_one = true;
+    model.norm.plus_one = !config.conventions().gains_include_one;
     model.attention.head_norm = Some(HeadNorm::per_head(model.norm));
     let block = DeltaNet::read(config, model.hidden, model.norm.epsilon, stored);
     model.linear = Some((block, delta_net::layers(config, model.layers)));

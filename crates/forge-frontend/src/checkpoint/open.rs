@@ -11,7 +11,7 @@ impl Tensors {
     /// # Errors
     /// Missing, truncated or malformed files, and mismatches between index and shards.
     pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
+        match gguf::tensors_of_file(checkpoint).map_err(|fault| vec![fault])? {
             Some(tensors) => Tensors::gather(tensors),
             None => Tensors::open_directory(checkpoint),
         }

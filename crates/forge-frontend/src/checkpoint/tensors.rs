@@ -27,6 +27,9 @@ pub struct Tensors {
     /// Parts of quantized matrices.
     #[serde(skip)]
     parts: BTreeMap<String, Tensor>,
+    /// Bytes of tensors that differ from those in the file.
+    #[serde(skip)]
+    computed: BTreeMap<String, Vec<u8>>,
 }
 
 impl Tensors {
@@ -80,7 +83,7 @@ impl Tensors {
                 ));
             }
         }
-        if faults.is_empty() { Ok(Tensors { all: tensors, parts: BTreeMap::new() }) } else { Err(faults) }
+        if faults.is_empty() { Ok(Tensors { all: tensors, ..Tensors::default() }) } else { Err(faults) }
     }
 
     /// The tensor of that name.
@@ -93,6 +96,11 @@ impl Tensors {
         let removed: Vec<Tensor> = parts.iter().filter_map(|part| self.all.remove(part)).collect();
         self.parts.extend(removed.into_iter().map(|part| (part.name.clone(), part)));
         self.all.insert(matrix.name.clone(), matrix);
+    }
+
+    /// Sets the bytes of a tensor, instead of those in its file.
+    pub(crate) fn set_bytes(&mut self, name: &str, bytes: Vec<u8>) {
+        self.computed.insert(name.to_owned(), bytes);
     }
 
     /// All tensors, sorted by name.
@@ -120,6 +128,10 @@ impl Tensors {
         let tensor = self.parts.get(name).or_else(|| self.get(name)).ok_or(io::ErrorKind::NotFound)?;
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > tensor.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(bytes) = self.computed.get(name) {
+            out.copy_from_slice(&bytes[offset as usize..][..out.len()]);
+            return Ok(());
         }
         checkpoint.read(&tensor.file, tensor.offset + offset, out)
     }

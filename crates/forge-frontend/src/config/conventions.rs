@@ -9,4 +9,7 @@ pub(crate) struct Conventions {
     pub(crate) gains_include_one: bool,
     /// Matrices have one row per output even if the architecture's own are transposed (GPT-2's `Conv1D`).
     pub(crate) rows_are_outputs: bool,
+    /// Adjacent value heads of Gated DeltaNet belong to different key heads: head h to key head h modulo their
+    /// number, not to h divided by the value heads of a key head.
+    pub(crate) tiled_value_heads: bool,
 }

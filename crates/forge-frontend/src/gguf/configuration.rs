@@ -64,45 +64,61 @@ impl Reading<'_> {
         shape
     }
 
-    /// Sizes of a decoder.
+    /// Sizes of a decoder with heads of one shape.
     pub(crate) fn decoder(&mut self) -> Shape {
         let metadata = self.metadata;
-        let (hidden, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
+        let shape = self.sizes();
         let key_heads = metadata.own("attention.head_count_kv");
-        let key_heads = metadata.count_of_layers(&key_heads).unwrap_or(heads);
+        let key_heads = metadata.count_of_layers(&key_heads).unwrap_or(shape.heads);
         let [width, values] = ["attention.key_length", "attention.value_length"]
-            .map(|key| metadata.count(&metadata.own(key)).unwrap_or(hidden / heads));
+            .map(|key| metadata.count(&metadata.own(key)).unwrap_or(shape.width));
         if width != values {
             metadata.reject(
                 &metadata.own("attention.value_length"),
                 "keys and values must have the same head dimension",
             );
         }
-        let (layers, context) = (self.layers(), self.count("context_length"));
+        self.set("num_key_value_heads", json!(key_heads));
+        self.set("head_dim", json!(width));
+        Shape { width, ..shape }
+    }
+
+    /// Sizes of a decoder apart from those of heads; their width is the usual one.
+    pub(crate) fn sizes(&mut self) -> Shape {
         let inner = self.count("feed_forward_length");
+        self.set("intermediate_size", json!(inner));
+        self.sizes_but_inner()
+    }
+
+    /// The same without the size of the MLP.
+    pub(crate) fn sizes_but_inner(&mut self) -> Shape {
+        let (hidden, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
+        let (layers, context) = (self.layers(), self.count("context_length"));
         for (key, value) in [
             ("hidden_size", hidden),
             ("num_attention_heads", heads),
-            ("num_key_value_heads", key_heads),
-            ("head_dim", width),
             ("num_hidden_layers", layers),
             ("max_position_embeddings", context),
-            ("intermediate_size", inner),
         ] {
             self.set(key, json!(value));
         }
         self.vocabulary();
-        Shape { layers, hidden, heads, width, context }
+        Shape { layers, hidden, heads, width: hidden / heads, context }
     }
 
-    /// Number of layers.
+    /// Number of layers, without those of multi-token prediction, which are the last.
     pub(crate) fn layers(&self) -> u64 {
         let (metadata, most) = (self.metadata, self.tensors.count as u64);
-        let layers = self.count("block_count");
-        if layers > most {
+        let all = self.count("block_count");
+        if all > most {
             metadata.reject(&metadata.own("block_count"), &format!("the file has {most} tensors"));
         }
-        layers.min(most)
+        let key = metadata.own("nextn_predict_layers");
+        let predicting = metadata.count(&key).unwrap_or(0);
+        if predicting >= all {
+            metadata.reject(&key, &format!("the file has {all} layers"));
+        }
+        all.min(most).saturating_sub(predicting).max(1)
     }
 
     /// Size of the vocabulary, and whether the embedding table is the head too.

@@ -14,14 +14,16 @@ pub(crate) struct Family {
     /// Tensor names.
     pub(crate) names: Names,
     /// Layer tensors whose names differ from those in `names`, GGUF's name first. A name with `weight` or
-    /// `bias` at its end stands for one tensor, others for a module.
-    pub(crate) tensors: &'static [(&'static str, &'static str)],
+    /// `bias` at its end stands for one tensor, others for a module. The first entry counts.
+    pub(crate) tensors: &'static [&'static [(&'static str, &'static str)]],
     /// How tensor data differs from Hugging Face's.
     pub(crate) conventions: Conventions,
     /// Keys that llama.cpp's loader reads for this architecture and not for every other.
     pub(crate) keys: &'static [&'static str],
     /// Whether part of a head may rotate.
     pub(crate) partial_rope: bool,
+    /// Whether RoPE may have sections for image positions, which text does not have.
+    pub(crate) image_positions: bool,
     /// Translates the metadata.
     pub(crate) translate: fn(&mut Reading<'_>),
 }
@@ -57,8 +59,12 @@ pub(crate) const NAMES: Names = Names {
 };
 
 /// Data as Hugging Face stores it.
-pub(crate) const AS_STORED: Conventions =
-    Conventions { interleaved_rope: false, gains_include_one: false, rows_are_outputs: true };
+pub(crate) const AS_STORED: Conventions = Conventions {
+    interleaved_rope: false,
+    gains_include_one: false,
+    rows_are_outputs: true,
+    tiled_value_heads: false,
+};
 
 /// A dense decoder with the usual names.
 pub(crate) const DENSE: Family = Family {
@@ -69,6 +75,7 @@ pub(crate) const DENSE: Family = Family {
     conventions: AS_STORED,
     keys: &[],
     partial_rope: false,
+    image_positions: false,
     translate: |read| read.dense(),
 };
 
@@ -86,7 +93,7 @@ impl Family {
         let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
             return module(&[outside], name);
         };
-        let part = module(&[self.tensors, usual], part)?;
+        let part = module(self.tensors, part).or_else(|| module(&[usual], part))?;
         Some(format!("{layers}.{layer}.{part}"))
     }
 }

@@ -37,6 +37,11 @@ impl Metadata {
         metadata
     }
 
+    /// The value of a key of any type.
+    pub(crate) fn value(&self, key: &str) -> Option<&Value> {
+        self.get(key)
+    }
+
     /// The value of a key. All getters use it.
     fn get(&self, key: &str) -> Option<&Value> {
         self.read_keys.borrow_mut().insert(key.to_owned());

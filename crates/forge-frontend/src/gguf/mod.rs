@@ -16,6 +16,7 @@
 
 pub(crate) mod configuration;
 pub(crate) mod container;
+pub(crate) mod experts;
 pub(crate) mod families;
 pub(crate) mod family;
 pub(crate) mod merges;
@@ -26,12 +27,13 @@ pub(crate) mod reading;
 pub(crate) mod reference;
 pub(crate) mod rope;
 pub(crate) mod special_tokens;
+pub(crate) mod tensors;
 pub(crate) mod tokenizer;
 pub(crate) mod types;
 pub(crate) mod value;
 pub(crate) mod vocabulary;
 
-use crate::checkpoint::files::{Checkpoint, GGUF, MemoryCheckpoint, exists, is_gguf, unreadable};
+use crate::checkpoint::files::{Checkpoint, GGUF, MemoryCheckpoint, exists, is_gguf};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::conventions::Conventions;
@@ -40,8 +42,9 @@ use crate::gguf::container::{Container, Entry};
 use crate::gguf::family::Family;
 use crate::gguf::metadata::Metadata;
 use crate::gguf::reading::Factors;
-use crate::gguf::types::Type;
+use crate::gguf::tensors::TranslatedTensors;
 use forge_ir::Diagnostic;
+use serde_json::Value;
 
 /// A translated file.
 pub(crate) struct Translated {
@@ -49,6 +52,8 @@ pub(crate) struct Translated {
     pub(crate) texts: MemoryCheckpoint,
     /// Tensors by their Hugging Face names.
     pub(crate) tensors: Tensors,
+    /// GGUF names of tensors that the model does not use.
+    pub(crate) ignored: Vec<String>,
     /// How tensor data differs from Hugging Face's.
     pub(crate) conventions: Conventions,
     /// Metadata keys.
@@ -70,7 +75,7 @@ pub(crate) fn translate(
 }
 
 /// The tensors of a GGUF checkpoint by their GGUF names, even if the model is unsupported.
-pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>, Diagnostic> {
+pub(crate) fn tensors_of_file(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>, Diagnostic> {
     let parts = parts(checkpoint)?;
     let of_part = |(file, part): (String, Container)| {
         let tensor = move |Entry { name, shape, kind, offset, bytes }| {
@@ -185,8 +190,9 @@ fn combine(
     let notes = metadata.notes();
     let (ignored_keys, mut faults) = metadata.finish(allowed);
     match tensors {
-        Ok(tensors) if faults.is_empty() => {
-            Ok(Translated { texts, tensors, conventions: family.conventions, keys, ignored_keys, notes })
+        Ok(TranslatedTensors { tensors, ignored }) if faults.is_empty() => {
+            let conventions = family.conventions;
+            Ok(Translated { texts, tensors, ignored, conventions, keys, ignored_keys, notes })
         }
         tensors => {
             faults.extend(tensors.err().into_iter().flatten());
@@ -201,7 +207,7 @@ fn translated(
     metadata: &Metadata,
     family: &'static Family,
     mut entries: Vec<(String, Entry)>,
-) -> (MemoryCheckpoint, Result<Tensors, Vec<Diagnostic>>) {
+) -> (MemoryCheckpoint, Result<TranslatedTensors, Vec<Diagnostic>>) {
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");
     let vocabulary = rows.and_then(|(_, entry)| entry.shape.first()).copied().unwrap_or(0);
     if vocabulary == 0 {
@@ -209,10 +215,10 @@ fn translated(
     }
     let mut take = |name: &str| {
         let at = entries.iter().position(|(_, entry)| entry.name == name)?;
-        factors(checkpoint, metadata, &entries.remove(at))
+        tensors::factors(checkpoint, metadata, &entries.remove(at))
     };
     let mut found = Factors::default();
-    if family.conventions.interleaved_rope {
+    if family.conventions.interleaved_rope || family.name == "gemma4" {
         found.all = take("rope_freqs.weight");
     }
     if family.name == "phi3" {
@@ -224,67 +230,7 @@ fn translated(
     let config = configuration(metadata, family, &tensor_info);
     let mut texts = crate::gguf::tokenizer::files(metadata);
     texts.0.insert("config.json".to_owned(), format!("{config:#}\n").into_bytes());
-    let mut faults = Vec::new();
-    let mut tensors = Vec::new();
-    for (file, entry) in entries {
-        match tensor(family, &file, entry) {
-            Ok(tensor) => tensors.push(tensor),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    if faults.is_empty() { (texts, Tensors::gather(tensors)) } else { (texts, Err(faults)) }
-}
-
-/// A tensor with its Hugging Face name.
-fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnostic> {
-    let Entry { name, shape, kind, offset, bytes } = entry;
-    let reject = |message: String| {
-        Diagnostic::new("F0304", message)
-            .note(format!("expected {}; block formats only for matrices", Type::supported_names()))
-            .note("convert to a supported type such as Q8_0 or Q4_0, or compile the original model with --quant")
-    };
-    if !kind.is_supported() || kind.blocks().is_some() && shape.len() < 2 {
-        return Err(reject(format!("{name} {shape:?} in {file}: unsupported type {}", kind.name)));
-    }
-    let (name, blocks) = (family.tensor(&name), kind.blocks());
-    Ok(Tensor {
-        name,
-        file: file.to_owned(),
-        dtype: kind.name.to_owned(),
-        shape,
-        offset,
-        bytes,
-        blocks,
-        encoded: None,
-    })
-}
-
-/// Maximum number of RoPE pairs of a head.
-const MAX_PAIRS: u64 = 1 << 15;
-
-/// The values of a tensor of RoPE factors.
-fn factors(
-    checkpoint: &dyn Checkpoint,
-    metadata: &Metadata,
-    (file, entry): &(String, Entry),
-) -> Option<Vec<f32>> {
-    if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MAX_PAIRS {
-        let message = format!(
-            "{} in {file} is {:?} {}; expected a vector in F32",
-            entry.name, entry.shape, entry.kind.name
-        );
-        metadata.fault(message, &[]);
-        return None;
-    }
-    let mut bytes = vec![0; entry.bytes as usize];
-    if let Err(error) = checkpoint.read(file, entry.offset, &mut bytes) {
-        metadata.fault(unreadable(file, &error).message, &[]);
-        return None;
-    }
-    let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    if numbers.iter().any(|factor| !factor.is_finite() || *factor <= 0.0) {
-        metadata.fault(format!("{} in {file}: factors must be positive", entry.name), &[]);
-        return None;
-    }
-    Some(numbers)
+    let layers = config.get("num_hidden_layers").and_then(Value::as_u64);
+    let tensors = tensors::translated(checkpoint, metadata, family, entries, layers.unwrap_or(u64::MAX));
+    (texts, tensors)
 }

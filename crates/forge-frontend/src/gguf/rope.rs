@@ -25,8 +25,8 @@ impl Reading<'_> {
             metadata.reject(&rope_key, "partial RoPE is unsupported for this architecture");
         }
         let sections = metadata.own("rope.dimension_sections");
-        if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))
-        {
+        let is_used = |sections: Vec<f64>| sections.iter().any(|section| *section != 0.0);
+        if metadata.numbers(&sections).is_some_and(is_used) && !self.family.image_positions {
             metadata.reject(&sections, "multi-dimensional positions are unsupported");
         }
         metadata.mark_inert(&metadata.own("rope.scaling.finetuned"));
@@ -37,7 +37,7 @@ impl Reading<'_> {
     }
 
     /// The RoPE scaling object.
-    fn scaling(&mut self, shape: &Shape) -> Option<Value> {
+    pub(crate) fn scaling(&mut self, shape: &Shape) -> Option<Value> {
         let metadata = self.metadata;
         let own = |key: &str| metadata.own(&format!("rope.scaling.{key}"));
         let number = |key: &str| metadata.number(&own(key));

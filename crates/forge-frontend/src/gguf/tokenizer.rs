@@ -1,8 +1,9 @@
 //! Translates metadata to tokenizer.json; `special_tokens` writes tokenizer_config.json and
 //! generation_config.json.
 //!
-//! Two vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, and
-//! SentencePiece pieces with scores and byte fallback (`llama`), whose merges `merges` derives.
+//! Three vocabulary types are supported: byte-level BPE (`gpt2`), with the splits of `pretokenizer`, SentencePiece
+//! pieces with scores and byte fallback (`llama`), whose merges `merges` derives, and BPE on characters with byte
+//! fallback (`gemma4`).
 
 use crate::checkpoint::files::MemoryCheckpoint;
 use crate::gguf::merges::{Pieces, merges};
@@ -29,8 +30,9 @@ pub(crate) fn files(metadata: &Metadata) -> MemoryCheckpoint {
         let tokenizer = match model {
             Some("gpt2") => vocabulary.byte_level_bpe(),
             Some("llama") => vocabulary.sentencepiece_bpe(),
+            Some("gemma4") => vocabulary.character_bpe(),
             _ => {
-                metadata.reject(&key("model"), "expected gpt2 or llama");
+                metadata.reject(&key("model"), "expected gpt2, llama or gemma4");
                 None
             }
         };
@@ -97,9 +99,25 @@ impl Vocabulary<'_> {
             "byte-level BPE with a leading space is unsupported",
         );
         metadata.mark_inert(&format!("{KEYS}scores"));
+        let ids = self.ids()?;
+        let pairs = self.merges(&ids)?;
+        let bytes =
+            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+        Some(self.tokenizer_json(
+            [normalizer, cut, self.post_processor(begins), bytes],
+            json!({
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": whole_tokens, "vocab": ids, "merges": pairs,
+            }),
+        ))
+    }
+
+    /// The pairs of tokens that are merged, in order.
+    fn merges(&self, ids: &Map<String, Value>) -> Option<Vec<[&str; 2]>> {
+        let metadata = self.metadata;
         let key = format!("{KEYS}merges");
         let merges = metadata.words(&key).or_else(|| metadata.missing(&key))?;
-        let ids = self.ids()?;
         let mut pairs = Vec::new();
         for merge in merges {
             // The first token may itself begin with a space.
@@ -118,14 +136,38 @@ impl Vocabulary<'_> {
                 }
             }
         }
-        let bytes =
-            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+        Some(pairs)
+    }
+
+    /// The token for text without a token.
+    fn unknown(&self) -> Option<&str> {
+        self.used().find(|(_, _, kind)| *kind == Kind::Unknown).map(|(_, token, _)| token)
+    }
+
+    /// BPE on characters with merges in the file: spaces are replaced, and characters without a token are bytes.
+    fn character_bpe(&self) -> Option<Value> {
+        let metadata = self.metadata;
+        let prefix = format!("{KEYS}add_space_prefix");
+        metadata.allow_only(&prefix, false, "expected no leading space");
+        // Merges have the order.
+        metadata.mark_inert(&format!("{KEYS}scores"));
+        let unknown = self.token("unknown_token_id").map(|id| self.tokens[id]).or_else(|| self.unknown());
+        let ids = self.ids()?;
+        let pairs = self.merges(&ids)?;
+        let space = SPACE.to_string();
+        let back = json!({"type": "Replace", "pattern": {"String": space}, "content": " "});
+        let decoders = [back, json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
         Some(self.tokenizer_json(
-            [normalizer, cut, self.post_processor(begins), bytes],
+            [
+                json!({"type": "Replace", "pattern": {"String": " "}, "content": space}),
+                json!({"type": "Split", "pattern": {"Regex": "\\n+"}, "behavior": "Isolated", "invert": false}),
+                self.post_processor(true),
+                json!({"type": "Sequence", "decoders": decoders}),
+            ],
             json!({
-                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-                "ignore_merges": whole_tokens, "vocab": ids, "merges": pairs,
+                "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+                "vocab": ids, "merges": pairs,
             }),
         ))
     }
@@ -158,7 +200,7 @@ impl Vocabulary<'_> {
             );
             return None;
         };
-        let unknown = self.used().find(|(_, _, kind)| *kind == Kind::Unknown).map(|(_, token, _)| token);
+        let unknown = self.unknown();
         let space = SPACE.to_string();
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": space});
         let back = json!({"type": "Replace", "pattern": {"String": space}, "content": " "});

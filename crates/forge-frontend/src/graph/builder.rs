@@ -278,6 +278,9 @@ impl Layer<'_, '_> {
             WeightSlice::Groups { first, rows, of } => {
                 WeightSlice::Groups { first: first * taps, rows: rows * taps, of: of * taps }
             }
+            WeightSlice::Repeated { first, rows, of } => {
+                WeightSlice::Repeated { first: first * taps, rows: rows * taps, of: of * taps }
+            }
             cut => WeightSlice::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
         };
         let shape = &[width * taps];

@@ -24,8 +24,11 @@ pub(crate) struct DeltaNet {
     pub(crate) value_width: usize,
     /// Kernel size of the convolution.
     pub(crate) taps: usize,
-    /// How the projections are stored.
+    /// How the projections are stored, unless tensor names say otherwise.
     pub(crate) stored: Stored,
+    /// Whether value head h belongs to key head h modulo their number. Key heads are then repeated, so that each
+    /// value head has one of its own.
+    pub(crate) tiled: bool,
     /// Whether the taps lie along the second to last axis of their tensor instead of the last.
     pub(crate) transposed: bool,
     /// Epsilon of the head norm.
@@ -71,6 +74,7 @@ impl DeltaNet {
             value_width: config.count_or("linear_value_head_dim", 128),
             taps,
             stored,
+            tiled: config.conventions().tiled_value_heads,
             transposed: false,
             epsilon,
         }
@@ -80,44 +84,13 @@ impl DeltaNet {
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let (keys, values) = (self.key_heads * self.key_width, self.value_heads * self.value_width);
         let heads = self.value_heads;
-        let heads_per_key = heads / self.key_heads;
-        let parts = match self.stored {
-            Stored::ByHead => {
-                let (key, value) = (self.key_width, heads_per_key * self.value_width);
-                let part = |first, rows| {
-                    ("in_proj_qkvz", Some(WeightSlice::Groups { first, rows, of: 2 * key + 2 * value }))
-                };
-                let number = |first| {
-                    (
-                        "in_proj_ba",
-                        Some(WeightSlice::Groups { first, rows: heads_per_key, of: 2 * heads_per_key }),
-                    )
-                };
-                [
-                    part(0, key),
-                    part(key, key),
-                    part(2 * key, value),
-                    part(2 * key + value, value),
-                    number(0),
-                    number(heads_per_key),
-                ]
-            }
-            Stored::Apart => {
-                let of = 2 * keys + values;
-                let part = |first| ("in_proj_qkv", Some(WeightSlice::Rows { first, of }));
-                let whole = |projection| (projection, None);
-                [
-                    part(0),
-                    part(keys),
-                    part(2 * keys),
-                    whole("in_proj_z"),
-                    whole("in_proj_b"),
-                    whole("in_proj_a"),
-                ]
-            }
-        };
+        let (stacked, numbers) = self.projections(layer, module);
+        let [query, key, value, gate] = stacked;
+        let [beta, dt] = numbers;
+        let parts = [query, key, value, gate, beta, dt];
         let roles = ["query", "key", "value", "output_gate", "beta", "dt"];
-        let widths = [keys, keys, values, values, heads, heads];
+        let of_heads = if self.tiled { heads * self.key_width } else { keys };
+        let widths = [of_heads, of_heads, values, values, heads, heads];
         let mut input = |index: usize| {
             let (projection, cut) = parts[index];
             let module = format!("{module}.{projection}");
@@ -126,7 +99,11 @@ impl DeltaNet {
         let [query, key, value, gate, beta, dt] = [0, 1, 2, 3, 4, 5].map(&mut input);
 
         let mut convolved = |role: &str, x: ValueId, first: usize, width: usize| {
-            let cut = WeightSlice::Rows { first, of: 2 * keys + values };
+            let of = 2 * keys + values;
+            let cut = match self.tiled && first < 2 * keys {
+                true => WeightSlice::Repeated { first, rows: keys, of },
+                false => WeightSlice::Rows { first, of },
+            };
             let x = layer.convolve(
                 role,
                 x,
@@ -136,8 +113,8 @@ impl DeltaNet {
             );
             layer.activate(&format!("activated_{role}"), x, Activation::Silu)
         };
-        let query = convolved("query", query, 0, keys);
-        let key = convolved("key", key, keys, keys);
+        let query = convolved("query", query, 0, of_heads);
+        let key = convolved("key", key, keys, of_heads);
         let value = convolved("value", value, 2 * keys, values);
 
         let beta = layer.activate("beta_sigmoid", beta, Activation::Sigmoid);
@@ -152,6 +129,46 @@ impl DeltaNet {
         let gate = layer.activate("open_gate", gate, Activation::Silu);
         let gated = layer.multiply("gated_heads", normed, gate);
         layer.linear("output", gated, &format!("{module}.out_proj"), [self.hidden, values], false)
+    }
+}
+
+/// A projection's module and the slice of it.
+type Projection = (&'static str, Option<WeightSlice>);
+
+impl DeltaNet {
+    /// The projections to query, key, value and output gate, and those to beta and decay.
+    fn projections(&self, layer: &Layer<'_, '_>, module: &str) -> ([Projection; 4], [Projection; 2]) {
+        // GGUF files separate the former and not the latter.
+        let is_apart = layer.has(&format!("{module}.in_proj_qkv.weight"));
+        let stacked = if is_apart { Stored::Apart } else { self.stored };
+        let (keys, values) = (self.key_heads * self.key_width, self.value_heads * self.value_width);
+        let each = self.value_heads / self.key_heads;
+        let stacked = match stacked {
+            Stored::ByHead => {
+                let (key, value) = (self.key_width, each * self.value_width);
+                let of = 2 * key + 2 * value;
+                let part = |first, rows| ("in_proj_qkvz", Some(WeightSlice::Groups { first, rows, of }));
+                [part(0, key), part(key, key), part(2 * key, value), part(2 * key + value, value)]
+            }
+            Stored::Apart => {
+                let of = 2 * keys + values;
+                let part = |first| ("in_proj_qkv", Some(WeightSlice::Rows { first, of }));
+                let repeated = |first| match self.tiled {
+                    true => ("in_proj_qkv", Some(WeightSlice::Repeated { first, rows: keys, of })),
+                    false => part(first),
+                };
+                [repeated(0), repeated(keys), part(2 * keys), ("in_proj_z", None)]
+            }
+        };
+        let numbers = match self.stored {
+            Stored::ByHead => {
+                let number =
+                    |first| ("in_proj_ba", Some(WeightSlice::Groups { first, rows: each, of: 2 * each }));
+                [number(0), number(each)]
+            }
+            Stored::Apart => [("in_proj_b", None), ("in_proj_a", None)],
+        };
+        (stacked, numbers)
     }
 }
 

@@ -8,7 +8,6 @@ mod fault_edits;
 mod faults;
 mod fuzz;
 mod gguf;
-mod gguf_file;
 mod graphs;
 mod positions;
 mod published;

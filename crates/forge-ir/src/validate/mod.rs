@@ -182,7 +182,9 @@ impl Check<'_> {
             let is_cut = match weight.cut {
                 Some(WeightSlice::Columns { .. }) => weight.matrix_shape().len() == 2,
                 Some(
-                    WeightSlice::Groups { rows: each, .. } | WeightSlice::ColumnGroups { columns: each, .. },
+                    WeightSlice::Groups { rows: each, .. }
+                    | WeightSlice::Repeated { rows: each, .. }
+                    | WeightSlice::ColumnGroups { columns: each, .. },
                 ) => {
                     let is_transposed = weight.cut.is_some_and(WeightSlice::transposes);
                     let all = weight.matrix_shape().first();
@@ -369,7 +371,7 @@ mod tests {
     #[test]
     fn rejects_each_invalid_draft() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 35] = [
+        let cases: [(&str, Change); 36] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("expected 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("input widths 4 and 2 differ", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -427,6 +429,9 @@ mod tests {
             }),
             ("head has no slice 0..2 of shape [5, 4]", |draft| {
                 draft.weights[3].cut = Some(WeightSlice::Groups { first: 0, rows: 2, of: 5 });
+            }),
+            ("head has no slice 1..3 of shape [5, 4]", |draft| {
+                draft.weights[3].cut = Some(WeightSlice::Repeated { first: 1, rows: 2, of: 5 });
             }),
             ("cannot select 5 of 2 experts", |draft| {
                 draft.bodies[1].nodes.insert(2, node(Op::Route(routing(5)), &[2]));

@@ -34,11 +34,11 @@ pub(crate) const ERNIE4_5: Family = Family {
 pub(crate) const GLM4: Family = Family {
     name: "glm4",
     class: ["Glm4ForCausalLM", "glm4"],
-    tensors: &[
+    tensors: &[&[
         ("ffn_up", "mlp.gate_up_proj"),
         ("post_attention_norm", "post_self_attn_layernorm"),
         ("post_ffw_norm", "post_mlp_layernorm"),
-    ],
+    ]],
     partial_rope: true,
     ..DENSE
 };
@@ -68,17 +68,17 @@ pub(crate) const GRANITE: Family = Family {
 pub(crate) const HUNYUAN_DENSE: Family = Family {
     name: "hunyuan-dense",
     class: ["HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"],
-    tensors: &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")],
+    tensors: &[&[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")]],
     ..DENSE
 };
 
 pub(crate) const OLMO2: Family = Family {
     name: "olmo2",
     class: ["Olmo2ForCausalLM", "olmo2"],
-    tensors: &[
+    tensors: &[&[
         ("post_attention_norm", "post_attention_layernorm"),
         ("post_ffw_norm", "post_feedforward_layernorm"),
-    ],
+    ]],
     keys: WINDOW_KEYS,
     ..DENSE
 };
@@ -86,7 +86,7 @@ pub(crate) const OLMO2: Family = Family {
 pub(crate) const PHI3: Family = Family {
     name: "phi3",
     class: ["Phi3ForCausalLM", "phi3"],
-    tensors: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
+    tensors: &[&[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")]],
     keys: WINDOW_KEYS,
     partial_rope: true,
     translate: |read| {

@@ -23,7 +23,7 @@ const KEYS: &[&str] = &[
 pub(crate) const GEMMA2: Family = Family {
     name: "gemma2",
     class: ["Gemma2ForCausalLM", "gemma2"],
-    tensors: &FOUR_NORMS,
+    tensors: &[&FOUR_NORMS],
     conventions: GAINS_INCLUDE_ONE,
     keys: KEYS,
     translate: |read| {
@@ -39,7 +39,7 @@ pub(crate) const GEMMA2: Family = Family {
 pub(crate) const GEMMA3: Family = Family {
     name: "gemma3",
     class: ["Gemma3ForCausalLM", "gemma3_text"],
-    tensors: &FOUR_NORMS,
+    tensors: &[&FOUR_NORMS],
     conventions: GAINS_INCLUDE_ONE,
     keys: KEYS,
     translate: |read| {

@@ -1,27 +1,42 @@
 //! All architectures of GGUF files that are read. A file declares those that share a translation.
 
+mod deepseek2;
 mod dense;
 mod gemma;
+mod gemma4;
+mod glm4_moe;
 mod gpt2;
+mod gpt_oss;
 mod llama;
+mod qwen_moe;
+pub(crate) mod qwen_next;
 
 use crate::gguf::family::Family;
 
 /// All architectures, in the order of messages.
-pub(crate) const ALL: [&Family; 14] = [
+pub(crate) const ALL: [&Family; 23] = [
     &dense::COHERE2,
+    &deepseek2::DEEPSEEK2,
     &dense::ERNIE4_5,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma4::GEMMA4,
     &dense::GLM4,
+    &glm4_moe::GLM4MOE,
     &gpt2::GPT2,
+    &gpt_oss::GPT_OSS,
     &dense::GRANITE,
     &dense::HUNYUAN_DENSE,
     &llama::LLAMA,
     &dense::OLMO2,
     &dense::PHI3,
     &dense::QWEN2,
+    &qwen_moe::QWEN2MOE,
     &dense::QWEN3,
+    &qwen_moe::QWEN3MOE,
+    &qwen_next::QWEN3NEXT,
+    &qwen_next::QWEN35,
+    &qwen_next::QWEN35MOE,
     &dense::SMOLLM3,
 ];
 

@@ -1,19 +1,21 @@
-//! GGUF files: vocabularies and tokenizers, rejected files, and robustness against malformed input.
+//! GGUF files: rejected files, and robustness against malformed input.
+
+mod file;
+mod mutations;
+mod tokenizers;
 
 use crate::common::read;
-use crate::gguf_file::File;
+use crate::gguf::file::File;
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, Tensors, read_model};
 use forge_ir::Diagnostic;
 use proptest::prelude::*;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use tokenizers::Tokenizer;
 
 const FILE: &str = "model.gguf";
 
 /// Files written by llama.cpp's converter, and the model of tests/models with the same tokenizer.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 24] = [
     ("tiny-f32", "llama"),
     ("tiny-f16", "llama"),
     ("wide-q4_k", "llama"),
@@ -26,15 +28,23 @@ const FILES: [(&str, &str); 12] = [
     ("qwen2-bf16", "qwen2"),
     ("glm4-q4_0", "glm4"),
     ("gpt2-q8_0", "gpt2"),
+    ("qwen2_moe-q5_0", "qwen2_moe"),
+    ("qwen3_moe-q4_0", "qwen3_moe"),
+    ("mixtral-q4_0", "mixtral"),
+    ("gpt_oss-mxfp4", "gpt_oss"),
+    ("qwen3_next-q4_1", "qwen3_next"),
+    ("qwen35-f16", "qwen3_5_text"),
+    ("qwen35_moe-f16", "qwen3_5_moe_text"),
+    ("glm4_moe-q5_1", "glm4_moe"),
+    ("deepseek_v2-f16", "deepseek_v2"),
+    ("deepseek_v3-f16", "deepseek_v3"),
+    ("gemma4-q4_1", "gemma4_text"),
+    ("gemma4_moe-q5_0", "gemma4_moe"),
 ];
 
 fn bytes(path: &str) -> Vec<u8> {
     let path = format!("{}/../../tests/{path}", env!("CARGO_MANIFEST_DIR"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-fn json(path: &str) -> Value {
-    serde_json::from_slice(&bytes(path)).unwrap()
 }
 
 fn memory(file: Vec<u8>) -> MemoryCheckpoint {
@@ -43,70 +53,6 @@ fn memory(file: Vec<u8>) -> MemoryCheckpoint {
 
 fn opened(name: &str) -> LoadedCheckpoint {
     read(&memory(bytes(&format!("gguf/{name}.gguf")))).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
-}
-
-fn tokenizer(opened: &LoadedCheckpoint) -> Tokenizer {
-    Tokenizer::from_bytes(&opened.texts.0["tokenizer.json"]).unwrap()
-}
-
-fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-}
-
-#[test]
-fn gguf_tokenizer_matches_the_original_tokenizer() {
-    for (name, base) in FILES {
-        let tokenizer = tokenizer(&opened(name));
-        let golden = json(&format!("models/{base}/tokenizer_golden.json"));
-        for entry in golden["texts"].as_array().unwrap() {
-            let text = entry["text"].as_str().unwrap();
-            let with = tokenizer.encode(text, true).unwrap();
-            assert_eq!(with.get_ids(), ids(&entry["ids"]), "{name}: {text:?}");
-            let without = tokenizer.encode(text, false).unwrap();
-            assert_eq!(without.get_ids(), ids(&entry["ids_no_special"]), "{name}: {text:?}");
-            let decoded = tokenizer.decode(&ids(&entry["ids"]), true).unwrap();
-            assert_eq!(decoded, entry["decoded"].as_str().unwrap(), "{name}");
-        }
-        for chat in golden["chats"].as_array().unwrap() {
-            let rendered = tokenizer.encode(chat["rendered"].as_str().unwrap(), false).unwrap();
-            assert_eq!(rendered.get_ids(), ids(&chat["ids"]), "{name}");
-        }
-    }
-}
-
-#[test]
-fn merges_match_sentencepiece() {
-    for (name, family) in [("mistral-q5_0", "mistral"), ("gemma2-q5_1", "gemma2"), ("gemma3-q4_1", "gemma3")]
-    {
-        let tokenizer = tokenizer(&opened(name));
-        for entry in json(&format!("gguf/{family}.pieces.json")).as_array().unwrap() {
-            let text = entry["text"].as_str().unwrap();
-            let found = tokenizer.encode(text, false).unwrap();
-            assert_eq!(found.get_ids(), ids(&entry["ids"]), "{name}: {text:?}");
-        }
-    }
-}
-
-#[test]
-fn reads_chat_template_and_special_tokens() {
-    for (name, base) in FILES {
-        let opened = opened(name);
-        let config: Value = serde_json::from_slice(&opened.texts.0["tokenizer_config.json"]).unwrap();
-        let original = json(&format!("models/{base}/tokenizer_config.json"));
-        let separate = || {
-            let template = bytes(&format!("models/{base}/chat_template.jinja"));
-            Value::from(String::from_utf8(template).unwrap())
-        };
-        let template = original.get("chat_template").cloned().unwrap_or_else(separate);
-        assert_eq!(config["chat_template"], template, "{name}");
-        for key in ["bos_token", "eos_token", "unk_token"] {
-            assert_eq!(config[key], original[key], "{name}: {key}");
-        }
-        let given = json(&format!("models/{base}/config.json"));
-        let specials = &opened.graph.model.specials;
-        assert_eq!(specials.begin.map(Value::from), given.get("bos_token_id").cloned(), "{name}");
-        assert_eq!(Value::from(specials.end[0]), given["eos_token_id"], "{name}");
-    }
 }
 
 /// The diagnostics of a modified file.
@@ -223,86 +169,10 @@ fn keys_unread_by_llama_cpp_are_listed_and_have_no_effect() {
 }
 
 #[test]
-fn reads_recommended_sampling_parameters() {
-    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
-    let config = |file: &File| -> Value {
-        let opened = read(&memory(file.write())).unwrap();
-        serde_json::from_slice(&opened.texts.0["generation_config.json"]).unwrap()
-    };
-    let found = config(&file);
-    assert_eq!(
-        [&found["temperature"], &found["top_k"], &found["top_p"]],
-        [&Value::from(0.7), &Value::from(20), &Value::from(0.9)]
-    );
-    file.set("general.sampling.temp", 6, &0.0_f32.to_le_bytes());
-    file.set("general.sampling.min_p", 6, &0.05_f32.to_le_bytes());
-    file.set("general.sampling.penalty_repeat", 6, &1.1_f32.to_le_bytes());
-    let found = config(&file);
-    assert_eq!([&found["do_sample"], &found["min_p"]], [&Value::from(false), &Value::from(0.05)]);
-    assert_eq!(found["repetition_penalty"], 1.1);
-}
-
-#[test]
-fn reads_all_eog_tokens() {
-    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
-    let list = [4_u32.to_le_bytes().to_vec(), 2_u64.to_le_bytes().to_vec()].concat();
-    let ids = [5_u32, 9].map(u32::to_le_bytes).concat();
-    file.set("tokenizer.ggml.eos_token_ids", 9, &[list, ids].concat());
-    let end = read(&memory(file.write())).unwrap().graph.model.specials.end.clone();
-    assert!(end.contains(&5) && end.contains(&9), "{end:?}");
-}
-
-/// The pre-tokenization of a text by a byte-level BPE file with another `tokenizer.ggml.pre`.
-fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
-    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
-    match pre {
-        Some(pre) => file.set_text("tokenizer.ggml.pre", pre),
-        None => file.remove("tokenizer.ggml.pre"),
-    }
-    let opened = read(&memory(file.write())).unwrap_or_else(|faults| panic!("{faults:#?}"));
-    let tokenizer = tokenizer(&opened);
-    let mut cut = tokenizers::PreTokenizedString::from(text);
-    tokenizers::PreTokenizer::pre_tokenize(tokenizer.get_pre_tokenizer().unwrap(), &mut cut).unwrap();
-    let splits = cut.get_splits(tokenizers::OffsetReferential::Original, tokenizers::OffsetType::Byte);
-    splits.into_iter().map(|(_, (start, end), _)| text[start..end].to_owned()).collect()
-}
-
-#[test]
-fn pre_tokenizer_matches_the_named_one() {
-    let cases: [(Option<&str>, &str, &[&str]); 9] = [
-        (Some("default"), "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
-        (None, "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
-        (Some("default"), "12345678", &["123", "456", "78"]),
-        (Some("smaug-bpe"), "I'LL 12345", &["I", "'LL", " ", "123", "45"]),
-        (Some("falcon3"), "I'LL 12345", &["I", "'LL", " ", "123", "45"]),
-        (Some("deepseek-coder"), "a 12 b.\n", &["a", " ", "1", "2", " b", ".", "\n"]),
-        (Some("deepseek-llm"), "Ab 12 .c\n", &["Ab", " ", "12", " .", "c", "\n"]),
-        (Some("qwen35"), "e\u{301}a 12", &["e\u{301}a", " ", "1", "2"]),
-        (Some("llama4"), "HelloWorld 1234", &["Hello", "World", " ", "123", "4"]),
-    ];
-    for (pre, text, expected) in cases {
-        assert_eq!(pieces(pre, text), expected, "{pre:?}: {text:?}");
-    }
-}
-
-#[test]
 fn ignores_mmproj_files() {
     let mut files = memory(bytes("gguf/tiny-f32.gguf"));
     files.0.insert("mmproj-model-f16.gguf".to_owned(), vec![0; 9]);
     read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"));
-}
-
-#[test]
-fn rejects_vocabularies_with_constant_scores() {
-    let mut file = File::parse(&bytes("gguf/mistral-q5_0.gguf"));
-    let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
-    // The kind and the count of the list stay.
-    scores.2[12..].as_chunks_mut::<4>().0.iter_mut().for_each(|score| *score = (-1000.0_f32).to_le_bytes());
-    let diagnostics = diagnostics(&file, &Options::default());
-    assert!(
-        diagnostics.contains("all pieces have the same score") && diagnostics.contains("tokenizer.model"),
-        "{diagnostics}"
-    );
 }
 
 #[test]
