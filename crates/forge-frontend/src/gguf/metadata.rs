@@ -4,7 +4,7 @@
 //! change the output. Getters never fail: they record the problem and return nothing, so that all problems are
 //! found at once.
 
-use crate::gguf::value::Value;
+use crate::gguf::format::value::Value;
 use crate::suggest::nearest;
 use forge_ir::Diagnostic;
 use std::cell::{Cell, RefCell};

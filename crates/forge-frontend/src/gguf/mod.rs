@@ -10,36 +10,29 @@
 //!   query and key rows ordered for interleaved RoPE, gains that include the 1, matrices with one row per
 //!   output.
 //!
-//! `container` reads headers with `reader`, `value` and `types`. `metadata` returns values by key and records
-//! which were read. `families` declares the architectures; `configuration`, `rope`, `vocabulary`, `tokenizer`,
-//! `merges`, `pretokenizer` and `special_tokens` translate what they share.
+//! `format` reads headers. `metadata` returns values by key and records which were read; `reference` has the keys
+//! that llama.cpp reads. `families` declares the architectures. `configuration`, `experts` and `rope` translate the
+//! keys that they share, `tensors` their tensors, and `tokenizer` the vocabulary.
 
 pub(crate) mod configuration;
-pub(crate) mod container;
 pub(crate) mod experts;
 pub(crate) mod families;
 pub(crate) mod family;
-pub(crate) mod merges;
+pub(crate) mod format;
 pub(crate) mod metadata;
-pub(crate) mod pretokenizer;
-pub(crate) mod reader;
 pub(crate) mod reading;
 pub(crate) mod reference;
 pub(crate) mod rope;
-pub(crate) mod special_tokens;
 pub(crate) mod tensors;
 pub(crate) mod tokenizer;
-pub(crate) mod types;
-pub(crate) mod value;
-pub(crate) mod vocabulary;
 
 use crate::checkpoint::files::{Checkpoint, GGUF, MemoryCheckpoint, exists, is_gguf};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
 use crate::config::conventions::Conventions;
 use crate::gguf::configuration::configuration;
-use crate::gguf::container::{Container, Entry};
 use crate::gguf::family::Family;
+use crate::gguf::format::container::{Container, Entry};
 use crate::gguf::metadata::Metadata;
 use crate::gguf::reading::Factors;
 use crate::gguf::tensors::TranslatedTensors;
@@ -92,7 +85,8 @@ fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagno
     if exists(checkpoint, "config.json")? {
         return Ok(Vec::new());
     }
-    let read = |file: String| crate::gguf::container::read(checkpoint, &file).map(|part| (file, part));
+    let read =
+        |file: String| crate::gguf::format::container::read(checkpoint, &file).map(|part| (file, part));
     files(checkpoint)?.into_iter().map(read).collect()
 }
 
@@ -228,7 +222,7 @@ fn translated(
     let tensor_info =
         crate::gguf::reading::Tensors { count: entries.len(), vocabulary, has: &has, factors: found };
     let config = configuration(metadata, family, &tensor_info);
-    let mut texts = crate::gguf::tokenizer::files(metadata);
+    let mut texts = crate::gguf::tokenizer::files::files(metadata);
     texts.0.insert("config.json".to_owned(), format!("{config:#}\n").into_bytes());
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64);
     let tensors = tensors::translated(checkpoint, metadata, family, entries, layers.unwrap_or(u64::MAX));

@@ -4,7 +4,7 @@
 //! unless its value is the default.
 
 use crate::gguf::families;
-use crate::gguf::value::Value;
+use crate::gguf::format::value::Value;
 
 /// Architecture-specific keys that the loader reads for every architecture. A trailing `.` matches all keys
 /// with that prefix.
@@ -69,7 +69,7 @@ const DEFAULTS: &[(&str, f64)] =
 /// Whether a key has an effect in llama.cpp, compared with leaving it out.
 pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
     let family = families::from_name(architecture);
-    if let Some(key) = key.strip_prefix(crate::gguf::vocabulary::KEYS) {
+    if let Some(key) = key.strip_prefix(crate::gguf::tokenizer::vocabulary::KEYS) {
         return TOKENIZER_KEYS.contains(&key);
     }
     let Some(key) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else {

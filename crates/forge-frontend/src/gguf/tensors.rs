@@ -3,11 +3,11 @@
 use crate::checkpoint::files::{Checkpoint, unreadable};
 use crate::checkpoint::safetensors_header::Tensor;
 use crate::checkpoint::tensors::Tensors;
-use crate::gguf::container::Entry;
 use crate::gguf::families::qwen_next::DECAY;
 use crate::gguf::family::Family;
+use crate::gguf::format::container::Entry;
+use crate::gguf::format::types::Type;
 use crate::gguf::metadata::Metadata;
-use crate::gguf::types::Type;
 use forge_ir::Diagnostic;
 
 /// Tensors of a file.

@@ -1,9 +1,9 @@
 //! Gemma 4. Experts, if any, have gate and up in one tensor.
 
 use crate::gguf::family::{DENSE, Family, NAMES, Names};
+use crate::gguf::format::value::Value;
 use crate::gguf::metadata::Metadata;
 use crate::gguf::reading::Reading;
-use crate::gguf::value::Value;
 use serde_json::json;
 
 pub(crate) const GEMMA4: Family = Family {

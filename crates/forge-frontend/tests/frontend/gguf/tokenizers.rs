@@ -107,7 +107,7 @@ fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
 
 #[test]
 fn pre_tokenizer_matches_the_named_one() {
-    let cases: [(Option<&str>, &str, &[&str]); 9] = [
+    let cases: [(Option<&str>, &str, &[&str]); 16] = [
         (Some("default"), "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
         (None, "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
         (Some("default"), "12345678", &["123", "456", "78"]),
@@ -117,6 +117,13 @@ fn pre_tokenizer_matches_the_named_one() {
         (Some("deepseek-llm"), "Ab 12 .c\n", &["Ab", " ", "12", " .", "c", "\n"]),
         (Some("qwen35"), "e\u{301}a 12", &["e\u{301}a", " ", "1", "2"]),
         (Some("llama4"), "HelloWorld 1234", &["Hello", "World", " ", "123", "4"]),
+        (Some("kimi-k2"), "Hello你好World 1234 it's", &["Hello", "你好", "World", " ", "123", "4", " it's"]),
+        (Some("kimi-k2"), "a./\n\nb", &["a", "./\n\n", "b"]),
+        (Some("seed-coder"), "a 12.\n\nb", &["a", " ", "1", "2", ".", "\n\n", "b"]),
+        (Some("minicpm5"), "I'LL 12345", &["I", "'LL", " ", "123", "45"]),
+        (Some("superbpe"), "in 1234567 days", &["in ", "1", "234", "567", " days"]),
+        (Some("tiny_aya"), "HelloWorld 1234567", &["Hello", "World", " ", "1", "234", "567"]),
+        (Some("youtu"), "HelloWorld 12한국 it's", &["Hello", "World", " ", "1", "2", "한국", " it's"]),
     ];
     for (pre, text, expected) in cases {
         assert_eq!(pieces(pre, text), expected, "{pre:?}: {text:?}");

@@ -1,6 +1,6 @@
 //! A GGUF metadata value: a number, boolean, string or list.
 
-use crate::gguf::reader::Cursor;
+use crate::gguf::format::reader::Cursor;
 use forge_ir::Diagnostic;
 
 /// A value.

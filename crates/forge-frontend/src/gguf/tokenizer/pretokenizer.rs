@@ -27,6 +27,18 @@ const CASES_ONE_DIGIT: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}
 /// The same with contractions, and numbers of up to three digits.
 const CASES_THREE_DIGITS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// The same with single digits.
+const CASES_AND_CONTRACTIONS_ONE_DIGIT: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Like [`CASES_THREE_DIGITS`], with Chinese characters apart and without slashes after punctuation.
+const KIMI_K2: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Like [`ONE_DIGIT`], with punctuation without newlines.
+const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Runs of Korean, of East Asian punctuation, of Bopomofo, and of Chinese and Japanese.
+const YOUTU_SCRIPTS: &str = "[\u{ac00}-\u{d7a3}\u{3131}-\u{318e}]+|[\u{ff01}\u{2026}\u{201c}\u{201d}\u{2018}\u{2019}\u{2014}\u{ff1a}\u{ff1b}\u{ff0c}\u{3001}-\u{303f}\u{fe30}-\u{fe4f}]+|[\u{3105}-\u{312f}]+|[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+";
+
 /// Applied after numbers and Chinese and Japanese characters: words with leading punctuation, words with a
 /// space, punctuation.
 const WORDS: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
@@ -62,25 +74,36 @@ pub(crate) fn from_name(name: &str) -> Option<PreTokenizer> {
     let digits = || json!({"type": "Digits", "individual_digits": true});
     let composed = || json!({"type": "NFC"});
     Some(match name {
-        "gpt-2" | "olmo" | "exaone4" => plain(bytes(true)),
-        "smollm" | "starcoder" | "refact" => plain(sequence(&[digits(), bytes(true)])),
+        "gpt-2" | "olmo" | "exaone4" | "a.x-4.0" | "gigachat" | "granite-docling" | "mellum" | "trillion" => {
+            plain(bytes(true))
+        }
+        "smollm" | "starcoder" | "refact" | "minerva-7b" => plain(sequence(&[digits(), bytes(true)])),
         "command-r" => PreTokenizer { normalizer: composed(), ..plain(sequence(&[digits(), bytes(true)])) },
         DEFAULT => plain(split(&UNKNOWN_TOKENIZER)),
         "deepseek-llm" => {
             plain(split(&["[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_SIGNS, r"\s+$", EAST_ASIAN, r"\p{N}+"]))
         }
         "deepseek-coder" => plain(split(&["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EAST_ASIAN, r"\p{N}"])),
-        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "pixtral" => {
+        "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" => {
             PreTokenizer { whole_tokens: true, begins: true, ..plain(split(&[THREE_DIGITS])) }
         }
         "dbrx" | "smaug-bpe" | "chatglm-bpe" => plain(split(&[THREE_DIGITS])),
-        "glm4" => PreTokenizer { whole_tokens: true, ..plain(split(&[THREE_DIGITS])) },
+        "glm4" | "glm5" => PreTokenizer { whole_tokens: true, ..plain(split(&[THREE_DIGITS])) },
         "qwen2" => PreTokenizer { normalizer: composed(), ..plain(split(&[ONE_DIGIT])) },
         "qwen35" => PreTokenizer { normalizer: composed(), ..plain(split(&[MARKS_ONE_DIGIT])) },
-        "deepseek-r1-qwen" | "hunyuan" => plain(split(&[ONE_DIGIT])),
+        "deepseek-r1-qwen" | "hunyuan" | "kormo" | "megrez" | "solar-open" => plain(split(&[ONE_DIGIT])),
+        "seed-coder" => plain(split(&[SEED_CODER])),
+        "minicpm5" => PreTokenizer { whole_tokens: true, ..plain(split(&[r"\p{N}{1,3}", THREE_DIGITS])) },
+        "superbpe" => plain(split(&[r"\p{N}+", r"(?=(\d{3})+(?!\d))"])),
+        "kimi-k2" => plain(split(&[KIMI_K2])),
+        "tiny_aya" => plain(split(&[r"\d{1,3}(?=(?:\d{3})*\b)", CASES_THREE_DIGITS])),
+        "youtu" => PreTokenizer {
+            whole_tokens: true,
+            ..plain(split(&[YOUTU_SCRIPTS, CASES_AND_CONTRACTIONS_ONE_DIGIT]))
+        },
         "tekken" => PreTokenizer { whole_tokens: true, begins: true, ..plain(split(&[CASES_ONE_DIGIT])) },
-        "gpt-4o" | "llama4" => plain(split(&[CASES_THREE_DIGITS])),
-        "deepseek-v3" | "hunyuan-dense" => {
+        "gpt-4o" | "llama4" | "kanana2" => plain(split(&[CASES_THREE_DIGITS])),
+        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => {
             plain(split(&[r"\p{N}{1,3}", "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+", WORDS]))
         }
         _ => return None,
@@ -88,9 +111,12 @@ pub(crate) fn from_name(name: &str) -> Option<PreTokenizer> {
 }
 
 /// All names, for messages.
-pub(crate) const NAMES: &str = "chatglm-bpe, command-r, dbrx, deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, \
-                                default, exaone4, falcon3, glm4, gpt-2, gpt-4o, hunyuan, hunyuan-dense, llama-bpe, llama4, \
-                                olmo, pixtral, qwen2, qwen35, refact, smaug-bpe, smollm, starcoder and tekken";
+pub(crate) const NAMES: &str = "a.x-4.0, chatglm-bpe, command-r, dbrx, deepseek-coder, deepseek-llm, deepseek-r1-qwen, \
+                                deepseek-v3, default, exaone4, falcon3, gigachat, glm4, glm5, gpt-2, gpt-4o, \
+                                granite-docling, hunyuan, hunyuan-dense, joyai-llm, kanana2, kimi-k2, kormo, llama-bpe, \
+                                llama4, megrez, mellum, midm-2.0, minerva-7b, minicpm5, olmo, pixtral, qwen2, qwen35, \
+                                refact, seed-coder, smaug-bpe, smollm, solar-open, starcoder, superbpe, tekken, \
+                                tiny_aya, trillion and youtu";
 
 /// Byte-level alphabet; if `cut`, with its default split.
 fn bytes(cut: bool) -> Value {

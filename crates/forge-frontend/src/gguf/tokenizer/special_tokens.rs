@@ -1,7 +1,7 @@
 //! Translates metadata to tokenizer_config.json and generation_config.json: special tokens, chat templates,
 //! BOS and EOS, and the recommended sampling parameters.
 
-use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
+use crate::gguf::tokenizer::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Value, json};
 
 /// Control tokens of these names count as EOS, in addition to those that the file names, if a chat template

@@ -6,11 +6,11 @@
 //! fallback (`gemma4`).
 
 use crate::checkpoint::files::MemoryCheckpoint;
-use crate::gguf::merges::{Pieces, merges};
 use crate::gguf::metadata::Metadata;
-use crate::gguf::pretokenizer;
-use crate::gguf::pretokenizer::{NAMES, PreTokenizer};
-use crate::gguf::vocabulary::{KEYS, Kind, Vocabulary};
+use crate::gguf::tokenizer::merges::{Pieces, merges};
+use crate::gguf::tokenizer::pretokenizer;
+use crate::gguf::tokenizer::pretokenizer::{NAMES, PreTokenizer};
+use crate::gguf::tokenizer::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Map, Value, json};
 
 /// Replaces a space in SentencePiece pieces.

@@ -5,9 +5,9 @@
 //! their type and shape.
 
 use crate::checkpoint::files::{Checkpoint, lfs_pointer};
-use crate::gguf::reader::Cursor;
-use crate::gguf::types::{Type, of_number};
-use crate::gguf::value::Value;
+use crate::gguf::format::reader::Cursor;
+use crate::gguf::format::types::{Type, of_number};
+use crate::gguf::format::value::Value;
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 
