@@ -3,6 +3,11 @@
 //! The files and the script that makes them are in `tests/gguf`. `FORGE_GGUF=folder` also checks the files of
 //! another directory, because all architectures in all types are too large to commit.
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../../forge-frontend/tests/frontend/gguf/file.rs"]
+mod file;
+mod other_layouts;
+
 use forge_frontend::{LoadedCheckpoint, MemoryCheckpoint, Options, read_model};
 use forge_ir::Diagnostic;
 use forge_reference::{Positions, evaluate};
@@ -43,12 +48,12 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-/// The largest difference from the logits of transformers, over their standard deviation.
-fn distance(file: &Path) -> f64 {
-    let memory = memory(file);
-    let opened = open(&memory).unwrap_or_else(|faults| panic!("{}: {faults:#?}", file.display()));
+/// The largest difference of a model's logits from those of transformers beside a file, over their standard
+/// deviation.
+fn distance(memory: &MemoryCheckpoint, file: &Path) -> f64 {
+    let opened = open(memory).unwrap_or_else(|faults| panic!("{}: {faults:#?}", file.display()));
     let stored = CheckpointWeights::new(&opened.graph, |tensor, offset, out| {
-        opened.tensors.read(&memory, tensor, offset, out)
+        opened.tensors.read(memory, tensor, offset, out)
     });
     let golden = std::fs::read(file.with_extension("safetensors")).expect("its logits lie beside it");
     let golden = SafeTensors::deserialize(&golden).expect("it is a safetensors file");
@@ -75,7 +80,7 @@ fn distance(file: &Path) -> f64 {
 fn gguf_logits_match_transformers() {
     let mut wrong = Vec::new();
     for file in files() {
-        let distance = distance(&file);
+        let distance = distance(&memory(&file), &file);
         println!("{:<24} {distance:.1e} of a standard deviation from transformers", name(&file));
         if distance.is_nan() || distance > 2e-4 {
             wrong.push((name(&file), distance));
