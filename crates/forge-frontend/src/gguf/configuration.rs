@@ -140,7 +140,7 @@ impl Reading<'_> {
     /// Whether attention has biases. The first layer decides: a differing layer then has a missing or unused
     /// tensor.
     pub(crate) fn has_attention_bias(&self) -> bool {
-        self.first_layer_has("attn_q.bias") || self.first_layer_has("attn_output.bias")
+        ["attn_q.bias", "attn_qkv.bias", "attn_output.bias"].iter().any(|tensor| self.first_layer_has(tensor))
     }
 
     /// Sets whether attention has biases.

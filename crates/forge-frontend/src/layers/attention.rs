@@ -63,6 +63,9 @@ impl HeadNorm {
     }
 }
 
+/// Usual name of the module that holds queries, keys and values as one matrix.
+pub(crate) const JOINED: &str = "qkv_proj";
+
 impl Attention {
     /// Reads the keys that most architectures share. Biases, norms, caps and RoPE are off.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, defaults: &Defaults) -> Attention {
@@ -137,11 +140,14 @@ impl Attention {
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
         let of = queries + 2 * keys;
+        // GGUF files of any architecture may have them in one tensor.
+        let is_joined = !self.gated && layer.has(&format!("{module}.{JOINED}.weight"));
+        let joined = self.joined.or(is_joined.then_some(JOINED));
         let mut input = |role: &str, projection: &str, cut: Option<WeightSlice>, outputs: usize| {
-            let module = format!("{module}.{}", self.joined.unwrap_or(projection));
+            let module = format!("{module}.{}", joined.unwrap_or(projection));
             layer.cut_linear(role, x, (&module, cut), [outputs, self.hidden], self.input_bias)
         };
-        let part = |first| self.joined.map(|_| WeightSlice::Rows { first, of });
+        let part = |first| joined.map(|_| WeightSlice::Rows { first, of });
         let of_head = |first| WeightSlice::Groups { first, rows: self.width, of: 2 * self.width };
         let query = input("query", "q_proj", if self.gated { Some(of_head(0)) } else { part(0) }, queries);
         let gate = self.gated.then(|| input("output_gate", "q_proj", Some(of_head(self.width)), queries));

@@ -44,6 +44,26 @@ fn number(file: &mut File, key: &str, value: u32) {
 }
 
 #[test]
+fn queries_keys_and_values_in_one_tensor() {
+    for name in ["llama-q4_0", "qwen2-bf16", "glm4_moe-q5_1"] {
+        assert_equal(name, |file| {
+            for (layer, kind) in [(0, "weight"), (0, "bias"), (1, "weight"), (1, "bias")] {
+                let has = |tensor: &Tensor| tensor.0 == format!("blk.{layer}.attn_q.{kind}");
+                if !file.tensors.iter().any(has) {
+                    continue;
+                }
+                let parts =
+                    ["q", "k", "v"].map(|part| take(file, &format!("blk.{layer}.attn_{part}.{kind}")));
+                let mut shape = parts[0].1.clone();
+                *shape.last_mut().unwrap() = parts.iter().map(|part| part.1.last().unwrap()).sum();
+                let bytes = parts.iter().flat_map(|part| part.3.clone()).collect();
+                file.tensors.push((format!("blk.{layer}.attn_qkv.{kind}"), shape, parts[0].2, bytes));
+            }
+        });
+    }
+}
+
+#[test]
 fn keys_and_values_of_mla_in_one_tensor() {
     for name in ["deepseek_v2-f16", "deepseek_v3-f16"] {
         assert_equal(name, |file| {

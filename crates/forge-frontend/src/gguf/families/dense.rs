@@ -86,7 +86,7 @@ pub(crate) const OLMO2: Family = Family {
 pub(crate) const PHI3: Family = Family {
     name: "phi3",
     class: ["Phi3ForCausalLM", "phi3"],
-    tensors: &[&[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")]],
+    tensors: &[&[("ffn_up", "mlp.gate_up_proj")]],
     keys: WINDOW_KEYS,
     partial_rope: true,
     translate: |read| {
