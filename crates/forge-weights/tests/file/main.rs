@@ -2,6 +2,7 @@
 
 mod common;
 mod gains;
+mod ggml_blocks;
 mod records;
 mod rejected_inputs;
 mod round_trip;
