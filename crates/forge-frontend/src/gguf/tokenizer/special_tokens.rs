@@ -4,10 +4,14 @@
 use crate::gguf::tokenizer::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Value, json};
 
-/// Control tokens of these names count as EOS, in addition to those that the file names, if a chat template
-/// ends turns with them.
-const END_OF_TURN_TOKENS: [&str; 8] = [
+/// Tokens of these names that are no text count as EOS, in addition to those that the file names, if a chat
+/// template ends turns with them.
+const END_OF_TURN_TOKENS: [&str; 14] = [
+    "[EOS]",
+    "[EOT]",
     "<end_of_turn>",
+    "<turn|>",
+    "<|call|>",
     "<|END_OF_TURN_TOKEN|>",
     "<|end_of_text|>",
     "<|end|>",
@@ -15,7 +19,12 @@ const END_OF_TURN_TOKENS: [&str; 8] = [
     "<|eom_id|>",
     "<|eot_id|>",
     "<|im_end|>",
+    "<|return|>",
+    "<|tool_response>",
 ];
+
+/// Ends a message and not a turn, if the vocabulary has the others (gpt-oss).
+const END_OF_MESSAGE: (&str, [&str; 2]) = ("<|end|>", ["<|call|>", "<|return|>"]);
 
 impl Vocabulary<'_> {
     /// tokenizer_config.json: special tokens and chat templates.
@@ -49,8 +58,13 @@ impl Vocabulary<'_> {
     pub(crate) fn generation(&self) -> Value {
         let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
         let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
+        let (message, others) = END_OF_MESSAGE;
+        let has_messages = others.iter().all(|other| self.tokens.contains(other));
         let written = self.used().filter(|(_, token, kind)| {
-            *kind == Kind::Control && END_OF_TURN_TOKENS.contains(token) && template.contains(token)
+            matches!(kind, Kind::Control | Kind::Added)
+                && END_OF_TURN_TOKENS.contains(token)
+                && template.contains(token)
+                && !(has_messages && *token == message)
         });
         let mut ends: Vec<usize> = Vec::new();
         let listed = self.metadata.tokens(&format!("{KEYS}eos_token_ids")).unwrap_or_default();

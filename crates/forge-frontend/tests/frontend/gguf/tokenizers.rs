@@ -90,6 +90,49 @@ fn reads_all_eog_tokens() {
     assert!(end.contains(&5) && end.contains(&9), "{end:?}");
 }
 
+/// Renames tokens of a file, the last ones of its vocabulary, and sets their type and a template with all of them.
+fn rename(file: &mut File, names: &[&str], kind: u32) {
+    let (_, _, list) = file.values.iter().find(|value| value.0 == "tokenizer.ggml.tokens").unwrap().clone();
+    let (mut rest, mut texts) = (&list[12..], Vec::new());
+    while !rest.is_empty() {
+        let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+        texts.push(rest[8..8 + length].to_vec());
+        rest = &rest[8 + length..];
+    }
+    let first = texts.len() - names.len();
+    for (text, name) in texts[first..].iter_mut().zip(names) {
+        *text = name.as_bytes().to_vec();
+    }
+    let texts = texts.into_iter().map(|text| [&(text.len() as u64).to_le_bytes()[..], &text].concat());
+    file.set("tokenizer.ggml.tokens", 9, &[list[..12].to_vec(), texts.collect::<Vec<_>>().concat()].concat());
+    let kinds = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.token_type").unwrap();
+    let of_named = kinds.2.len() - 4 * names.len();
+    kinds.2[of_named..].as_chunks_mut::<4>().0.fill(kind.to_le_bytes());
+    file.set_text("tokenizer.chat_template", &names.concat());
+}
+
+#[test]
+fn tokens_that_end_a_turn_end_generation() {
+    let ends = |names: &[&'static str], kind| {
+        let mut file = File::parse(&bytes("gguf/qwen3_moe-q4_0.gguf"));
+        rename(&mut file, names, kind);
+        let opened = read(&memory(file.write())).unwrap_or_else(|faults| panic!("{faults:#?}"));
+        let first = opened.graph.model.vocabulary - names.len();
+        let end = &opened.graph.model.specials.end;
+        let is_end =
+            |(at, name): (usize, &&'static str)| end.contains(&((first + at) as u32)).then_some(*name);
+        names.iter().enumerate().filter_map(is_end).collect::<Vec<_>>()
+    };
+    let (control, added, normal) = (3, 4, 1);
+    assert_eq!(ends(&["<|end|>", "<|message|>"], control), ["<|end|>"]);
+    // gpt-oss ends messages within a turn.
+    let harmony = ["<|end|>", "<|message|>", "<|return|>", "<|call|>"];
+    assert_eq!(ends(&harmony, control), ["<|return|>", "<|call|>"]);
+    assert_eq!(ends(&["<turn|>", "<|turn>", "<|tool_response>"], added), ["<turn|>", "<|tool_response>"]);
+    assert_eq!(ends(&["[EOT]", "[EOS]"], control), ["[EOT]", "[EOS]"]);
+    assert!(ends(&["[EOT]", "[EOS]"], normal).is_empty());
+}
+
 /// The pre-tokenization of a text by a byte-level BPE file with another `tokenizer.ggml.pre`.
 fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
