@@ -9,6 +9,7 @@ use crate::blueprint::Architecture;
 use crate::config::conventions::Conventions;
 use crate::config::file::Config;
 use crate::config::ignored_keys;
+use crate::gguf;
 use crate::json;
 use crate::json::Document;
 use crate::layers::rope_scaling::KNOWS;
@@ -25,6 +26,8 @@ pub struct Family {
     pub model_type: &'static str,
     /// Example repositories on the hub.
     pub hub: &'static [&'static str],
+    /// `general.architecture` of GGUF files that are read as this class, if any.
+    pub gguf: Option<&'static str>,
     /// Supported RoPE scaling types; `None` without RoPE scaling.
     pub scalings: Option<String>,
     /// The keys of config.json that it reads, including those it reads only to reject values, and without the
@@ -50,7 +53,8 @@ impl Family {
         let mut notes = faults.flat_map(|fault| fault.notes);
         let scalings = notes.find_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned()));
         let keys = probe(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
-        Family { class, model_type: family, hub, scalings, keys }
+        let gguf = gguf::families::of_class(class).map(|family| family.name);
+        Family { class, model_type: family, hub, gguf, scalings, keys }
     }
 }
 

@@ -78,8 +78,8 @@ pub fn page() -> Result<String, String> {
     let _ = write!(
         text,
         "\nEvery model supports every weight format: {}, and affine (see [formats](reference/formats.md#number-formats)). \
-         It reads [quantized checkpoints](guide/checkpoints.md#quantized-checkpoints) of other tools and \
-         [MLX conversions](guide/checkpoints.md#mlx-conversions).\n\n\
+         It reads [quantized checkpoints](guide/checkpoints.md#quantized-checkpoints) of other tools, \
+         [MLX conversions](guide/checkpoints.md#mlx-conversions) and [GGUF files](guide/gguf.md).\n\n\
          Most classes read these config keys: {}.\n",
         formats.join(", "),
         usual_list.join(", ")
@@ -98,6 +98,9 @@ pub fn page() -> Result<String, String> {
         let own: Vec<String> = family.keys.iter().filter(|key| !usual.contains(*key)).map(code).collect();
         if !own.is_empty() {
             let _ = writeln!(text, "- additional config keys: {}", own.join(", "));
+        }
+        if let Some(name) = family.gguf {
+            let _ = writeln!(text, "- in GGUF files: `{name}`");
         }
         let hub: Vec<String> =
             family.hub.iter().map(|name| format!("[{name}](https://huggingface.co/{name})")).collect();

@@ -11,10 +11,13 @@ pub(crate) struct Family {
     pub(crate) name: &'static str,
     /// `architectures` and `model_type` of config.json.
     pub(crate) class: [&'static str; 2],
+    /// The same of other classes that some files are, or are read as.
+    pub(crate) other_classes: &'static [[&'static str; 2]],
     /// Tensor names.
     pub(crate) names: Names,
     /// Layer tensors whose names differ from those in `names`, GGUF's name first. A name with `weight` or
-    /// `bias` at its end stands for one tensor, others for a module. The first entry counts.
+    /// `bias` at its end stands for one tensor, others for a module; `*` stands for an expert's number. The first
+    /// entry counts.
     pub(crate) tensors: &'static [&'static [(&'static str, &'static str)]],
     /// How tensor data differs from Hugging Face's.
     pub(crate) conventions: Conventions,
@@ -71,6 +74,7 @@ pub(crate) const AS_STORED: Conventions = Conventions {
 pub(crate) const DENSE: Family = Family {
     name: "",
     class: ["", ""],
+    other_classes: &[],
     names: NAMES,
     tensors: &[],
     conventions: AS_STORED,
@@ -106,5 +110,11 @@ fn module(tables: &[&[(&str, &str)]], name: &str) -> Option<String> {
         return Some((*theirs).to_owned());
     }
     let (rest, kind) = name.rsplit_once('.').filter(|(_, kind)| ["weight", "bias"].contains(kind))?;
-    Some(format!("{}.{kind}", find(rest)?.1))
+    if let Some((_, theirs)) = find(rest) {
+        return Some(format!("{theirs}.{kind}"));
+    }
+    let (rest, expert) = rest.rsplit_once('.')?;
+    let expert: u32 = expert.parse().ok()?;
+    let (_, theirs) = find(&format!("{rest}.*"))?;
+    Some(format!("{}.{kind}", theirs.replace('*', &expert.to_string())))
 }

@@ -150,6 +150,30 @@ fn gate_and_up_of_experts_in_two_tensors() {
 }
 
 #[test]
+fn experts_in_tensors_of_their_own() {
+    let apart = |file: &mut File| {
+        for (layer, name) in
+            [0, 1].into_iter().flat_map(|layer| ["gate", "up", "down"].map(|name| (layer, name)))
+        {
+            let stack = take(file, &format!("blk.{layer}.ffn_{name}_exps.weight"));
+            let [columns, of_expert, _] = stack.1[..] else { panic!("{:?}", stack.1) };
+            for (expert, rows) in rows(&stack).chunks(of_expert as usize).enumerate() {
+                let name = format!("blk.{layer}.ffn_{name}.{expert}.weight");
+                file.tensors.push((name, vec![columns, of_expert], stack.2, rows.concat()));
+            }
+        }
+    };
+    assert_equal("mixtral-q4_0", apart);
+    let mut file = File::parse(&std::fs::read(path("mixtral-q4_0")).unwrap());
+    apart(&mut file);
+    // Another type with the same values, for one expert.
+    let other = file.tensor("blk.0.ffn_up.2.weight");
+    (other.2, other.3) = (20, vec![0; 32 * 18]);
+    let faults = open(&memory(&file)).unwrap_err();
+    assert!(faults[0].message.contains("experts.2.w3"), "{faults:#?}");
+}
+
+#[test]
 fn the_gate_of_the_shared_expert_as_a_vector() {
     assert_equal("qwen2_moe-q5_0", |file| {
         for layer in 0..2 {

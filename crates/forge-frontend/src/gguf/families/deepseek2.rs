@@ -11,6 +11,7 @@ use serde_json::json;
 pub(crate) const DEEPSEEK2: Family = Family {
     name: "deepseek2",
     class: ["DeepseekV2ForCausalLM", "deepseek_v2"],
+    other_classes: &[V3],
     tensors: &[
         &[
             ("attn_q_a", "self_attn.q_a_proj"),
@@ -40,6 +41,9 @@ pub(crate) const DEEPSEEK2: Family = Family {
     },
     ..DENSE
 };
+
+/// The class of files with sigmoid scores.
+const V3: [&str; 2] = ["DeepseekV3ForCausalLM", "deepseek_v3"];
 
 impl Reading<'_> {
     /// Sizes of MLA, and RoPE.
@@ -110,7 +114,14 @@ impl Reading<'_> {
         let function = metadata.count(&gating).filter(|function| *function > 0).unwrap_or(usual);
         let is_normalized = self.config.get("norm_topk_prob") == Some(&json!(true));
         match function {
-            SIGMOID => self.set_class(["DeepseekV3ForCausalLM", "deepseek_v3"]),
+            SIGMOID => {
+                self.set_class(V3);
+                if metadata.count(&metadata.own("expert_group_count")).is_none() {
+                    metadata.note(
+                        "the file names no expert groups: routing without groups, as llama.cpp".to_owned(),
+                    );
+                }
+            }
             SOFTMAX if is_normalized => {
                 metadata.reject(&metadata.own("expert_weights_norm"), "expected sigmoid scores");
             }

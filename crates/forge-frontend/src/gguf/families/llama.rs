@@ -8,11 +8,16 @@ use crate::gguf::reading::Reading;
 pub(crate) const LLAMA: Family = Family {
     name: "llama",
     class: ["LlamaForCausalLM", "llama"],
+    other_classes: &[MISTRAL, MIXTRAL],
     tensors: &[&[
         ("ffn_gate_inp", "block_sparse_moe.gate"),
         ("ffn_gate_exps", "block_sparse_moe.experts.gate_proj"),
         ("ffn_up_exps", "block_sparse_moe.experts.up_proj"),
         ("ffn_down_exps", "block_sparse_moe.experts.down_proj"),
+        // Files of 2023 have a tensor per expert.
+        ("ffn_gate.*", "block_sparse_moe.experts.*.w1"),
+        ("ffn_up.*", "block_sparse_moe.experts.*.w3"),
+        ("ffn_down.*", "block_sparse_moe.experts.*.w2"),
     ]],
     conventions: Conventions { interleaved_rope: true, ..AS_STORED },
     translate: |read| {
@@ -27,9 +32,15 @@ pub(crate) const LLAMA: Family = Family {
     ..DENSE
 };
 
+/// Its files are read as Llama's.
+const MISTRAL: [&str; 2] = ["MistralForCausalLM", "mistral"];
+
+/// The class of files with experts.
+const MIXTRAL: [&str; 2] = ["MixtralForCausalLM", "mixtral"];
+
 impl Reading<'_> {
     fn mixtral(&mut self) {
-        self.set_class(["MixtralForCausalLM", "mixtral"]);
+        self.set_class(MIXTRAL);
         let shape = self.decoder();
         self.rope(&shape);
         self.rms_norm();

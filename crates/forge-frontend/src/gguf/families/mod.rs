@@ -40,6 +40,15 @@ pub(crate) const ALL: [&Family; 23] = [
     &dense::SMOLLM3,
 ];
 
+/// The architecture of files that may be of that Hugging Face class.
+pub(crate) fn of_class(class: &str) -> Option<&'static Family> {
+    let is_of = |family: &&Family| {
+        let mut classes = std::iter::once(&family.class).chain(family.other_classes);
+        classes.any(|[name, _]| *name == class)
+    };
+    ALL.into_iter().find(is_of)
+}
+
 /// The architecture of that name.
 pub(crate) fn from_name(name: &str) -> Option<&'static Family> {
     ALL.into_iter().find(|family| family.name == name)
