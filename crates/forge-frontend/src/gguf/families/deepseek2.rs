@@ -57,7 +57,7 @@ impl Reading<'_> {
             // The others are those of a latent then.
             Some(of_heads) => {
                 for (key, found, expected) in [
-                    ("attention.key_length", keys, rank + rope_width),
+                    ("attention.key_length", keys, rank.saturating_add(rope_width)),
                     ("attention.value_length", values, rank),
                     ("attention.head_count_kv", self.count("attention.head_count_kv"), 1),
                 ] {

@@ -185,10 +185,11 @@ impl Reading<'_> {
         let key = metadata.own("feed_forward_length");
         let sizes = of_layers(metadata, &key, layers).or_else(|| metadata.missing(&key)).unwrap_or_default();
         let first = sizes.first().copied().unwrap_or(1);
+        let twice = first.saturating_mul(2);
         let shared = metadata.count(&metadata.own("attention.shared_kv_layers")).unwrap_or(0);
         let own = layers.saturating_sub(shared) as usize;
-        let is_double = sizes.get(own).is_some_and(|size| *size == 2 * first);
-        let expected = |layer: usize| if is_double && layer >= own { 2 * first } else { first };
+        let is_double = sizes.get(own).is_some_and(|size| *size == twice);
+        let expected = |layer: usize| if is_double && layer >= own { twice } else { first };
         if sizes.iter().enumerate().any(|(layer, size)| *size != expected(layer)) {
             metadata.reject(&key, "expected one size, or twice as much in all layers with a shared KV cache");
         }

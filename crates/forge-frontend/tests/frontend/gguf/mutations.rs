@@ -112,3 +112,34 @@ fn a_missing_or_misshaped_tensor_is_an_error_or_changes_the_graph() {
         }
     }
 }
+
+#[test]
+fn extreme_values_of_keys_give_a_graph_or_a_diagnostic() {
+    for (name, _) in &FILES[FILES.len() - 12..] {
+        let file = File::parse(&bytes(&format!("gguf/{name}.gguf")));
+        for (key, kind, value) in &file.values {
+            if ["general.", "tokenizer."].iter().any(|prefix| key.starts_with(prefix)) {
+                continue;
+            }
+            let values: Vec<Vec<u8>> = match kind {
+                6 => [0.0, -1.0, 1e30, f32::INFINITY, f32::NAN].map(|x: f32| x.to_le_bytes().to_vec()).into(),
+                4 => [0, 3, 1 << 31, u32::MAX].map(|x: u32| x.to_le_bytes().to_vec()).into(),
+                // An empty list, and one of one element.
+                9 => {
+                    let size = if value[0] == 7 { 1 } else { 4 };
+                    let one = [&value[..4], &1_u64.to_le_bytes(), &value[12..12 + size]].concat();
+                    vec![[&value[..4], &[0; 8]].concat(), one]
+                }
+                _ => continue,
+            };
+            let wide = (*kind == 4).then(|| (10, u64::MAX.to_le_bytes().to_vec()));
+            for (kind, value) in values.into_iter().map(|value| (*kind, value)).chain(wide) {
+                let mut other = file.clone();
+                other.set(key, kind, &value);
+                if let Err(faults) = read(&memory(other.write())) {
+                    assert!(!faults.is_empty(), "{name}: {key}");
+                }
+            }
+        }
+    }
+}
