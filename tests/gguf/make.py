@@ -49,7 +49,7 @@ SHORT = [1.0, 1.02, 1.05, 1.1, 1.3, 1.7, 2.1, 2.6]
 LONG = [1.1, 1.5, 2.2, 3.0, 4.1, 6.3, 9.0, 14.5]
 
 # The converter expects layers for multi-token prediction, which transformers does not have.
-WITHOUT_MTP = ["qwen3_next", "qwen35", "qwen35_moe", "glm4_moe"]
+WITHOUT_MTP = ["qwen3_next", "qwen35", "glm4_moe"]
 
 # Name: class of the configuration, its keys, the tokenizer's model in tests/models, its pre-tokenizer, keys that the
 # converter wants in config.json and transformers does not write.
@@ -117,6 +117,21 @@ FAMILIES = {
     "gemma4_moe": ("Gemma4Text", dict(GEMMA4, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2,
                    moe_intermediate_size=32, layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0,
                    attention_k_eq_v=True, num_global_key_value_heads=1), "gemma4_moe", None, MARKERS),
+    "qwen35_equal": ("Qwen3_5Text", dict(SMALL, **dict(DELTA_NET, linear_num_value_heads=2)), "qwen3_5_text", "qwen2", {}),
+    "qwen35_three": ("Qwen3_5Text", dict(SMALL, **dict(DELTA_NET, linear_num_value_heads=6, linear_value_head_dim=32)),
+                     "qwen3_5_text", "qwen2", {}),
+    "glm4_moe_plain": ("Glm4Moe", dict(LATER, n_routed_experts=4, head_dim=16, attention_bias=False, use_qk_norm=False, n_group=2,
+                       topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0), "glm4_moe", "glm4", {}),
+    "deepseek_v2_groups": ("DeepseekV2", dict(LATER, **MLA, q_lora_rank=32, n_routed_experts=8, n_group=4, topk_group=2,
+                           topk_method="group_limited_greedy", routed_scaling_factor=16.0, norm_topk_prob=False, num_key_value_heads=2,
+                           max_position_embeddings=32768, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=40.0,
+                           beta_fast=32.0, beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707,
+                           original_max_position_embeddings=4096)), "deepseek_v2", "glm4", {}),
+    "deepseek_v3_plain": ("DeepseekV3", dict(LATER, **MLA, q_lora_rank=None, n_routed_experts=4, n_group=1, topk_group=1,
+                          routed_scaling_factor=1.0, norm_topk_prob=False, num_key_value_heads=2, n_shared_experts=2,
+                          tie_word_embeddings=False), "deepseek_v3", "glm4", dict(scoring_func="sigmoid")),
+    "gemma4_plain": ("Gemma4Text", dict(GEMMA4, hidden_size_per_layer_input=0, final_logit_softcapping=None,
+                     layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0), "gemma4_text", None, MARKERS),
 }
 KEPT = ["tiny-f32", "tiny-f16", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
         "qwen2-bf16", "glm4-q4_0", "gpt2-q8_0", "qwen2_moe-q5_0", "qwen3_moe-q4_0", "mixtral-q4_0", "gpt_oss-mxfp4", "qwen3_next-q4_1",
@@ -124,6 +139,10 @@ KEPT = ["tiny-f32", "tiny-f16", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistr
 FLOATS = ["f32", "f16", "bf16"]
 CONVERTED = FLOATS + ["q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
+# The converter permutes columns of these models or transposes matrices, and so would quantized rows differ.
+ONLY_FLOATS = ["qwen35", "deepseek"]
+# It quantizes no router, which `rounded` does.
+WITH_ROUTER = ["moe", "mixtral", "gpt_oss", "qwen3_next"]
 # gguf-py reads superblocks and does not make them: a row's are any bytes, the same for the same row. Of "wide" alone.
 SUPERBLOCKS = {"q4_k": 0, "q5_k": 0, "q6_k": 208}
 
@@ -213,7 +232,7 @@ def convert(family, path, kind, out):
         from conversion.glm import Glm4Model, Glm4MoeModel
         Glm4Model.set_vocab = Glm4MoeModel.set_vocab = lambda self: self._set_vocab_gpt2()
     import convert_hf_to_gguf
-    sys.argv = ["convert_hf_to_gguf.py", path, "--outfile", out, "--outtype", kind] + (["--no-mtp"] if family in WITHOUT_MTP else [])
+    sys.argv = ["convert_hf_to_gguf.py", path, "--outfile", out, "--outtype", kind] + (["--no-mtp"] if any(family.startswith(name) for name in WITHOUT_MTP) else [])
     convert_hf_to_gguf.main()
 
 
@@ -324,6 +343,11 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     os.makedirs(arguments.out, exist_ok=True)
-    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES] + [f"wide-{kind}" for kind in SUPERBLOCKS]
+    def is_made(family, kind):
+        only_floats = any(family.startswith(name) for name in ONLY_FLOATS)
+        has_router = any(name in family for name in WITH_ROUTER)
+        return kind in FLOATS or not only_floats and not (has_router and kind == "q8_0")
+
+    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES if is_made(family, kind)] + [f"wide-{kind}" for kind in SUPERBLOCKS]
     for name in arguments.names or (everything if arguments.all else KEPT):
         make(name, arguments.out)

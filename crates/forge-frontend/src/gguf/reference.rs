@@ -26,7 +26,10 @@ const COMMON_KEYS: &[&str] = &[
     "embedding_length",
     "embedding_length_out",
     "embedding_scale",
-    "expert_",
+    "expert_count",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_used_count",
     "feed_forward_length",
     "leading_dense_block_count",
     "logit_scale",
@@ -75,7 +78,7 @@ pub(crate) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
     let Some(key) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else {
         return false;
     };
-    let matches = |known: &&str| match known.ends_with(['.', '_']) {
+    let matches = |known: &&str| match known.ends_with('.') {
         true => key.starts_with(*known),
         false => key == *known,
     };

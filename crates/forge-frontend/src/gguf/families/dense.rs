@@ -22,6 +22,12 @@ pub(crate) const COHERE2: Family = Family {
 pub(crate) const ERNIE4_5: Family = Family {
     name: "ernie4_5",
     class: ["Ernie4_5ForCausalLM", "ernie4_5"],
+    keys: &[
+        "expert_feed_forward_length",
+        "expert_shared_count",
+        "expert_shared_feed_forward_length",
+        "interleave_moe_layer_step",
+    ],
     translate: |read| {
         read.dense_decoder();
         let has_bias = read.has_attention_bias();
@@ -49,6 +55,7 @@ const INTERLEAVED_ROPE: Conventions = Conventions { interleaved_rope: true, ..AS
 pub(crate) const GRANITE: Family = Family {
     name: "granite",
     class: ["GraniteForCausalLM", "granite"],
+    keys: &["deepstack_mapping", "expert_shared_feed_forward_length"],
     conventions: INTERLEAVED_ROPE,
     translate: |read| {
         let metadata = read.metadata;

@@ -153,7 +153,12 @@ fn accepts_unknown_gguf_keys_on_request() {
 #[test]
 fn keys_unread_by_llama_cpp_are_listed_and_have_no_effect() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
-    let keys = ["imatrix.chunks_count", "llama.attention.sliding_window", "llama.pooling_type.fog"];
+    let keys = [
+        "imatrix.chunks_count",
+        "llama.attention.sliding_window",
+        "llama.expert_feed_forward_length",
+        "llama.pooling_type.fog",
+    ];
     keys.iter().for_each(|key| file.set(key, 4, &7_u32.to_le_bytes()));
     file.set("llama.pooling_type", 4, &3_u32.to_le_bytes());
     file.set("llama.rope.scaling.attn_factor", 6, &1.0_f32.to_le_bytes());
