@@ -135,7 +135,8 @@ FAMILIES = {
 }
 KEPT = ["tiny-f32", "tiny-f16", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
         "qwen2-bf16", "glm4-q4_0", "gpt2-q8_0", "qwen2_moe-q5_0", "qwen3_moe-q4_0", "mixtral-q4_0", "gpt_oss-mxfp4", "qwen3_next-q4_1",
-        "qwen35-f16", "qwen35_moe-f16", "glm4_moe-q5_1", "deepseek_v2-f16", "deepseek_v3-f16", "gemma4-q4_1", "gemma4_moe-q5_0"]
+        "qwen35-f16", "qwen35_moe-f16", "glm4_moe-q5_1", "deepseek_v2-f16", "deepseek_v3-f16", "gemma4-q4_1", "gemma4_moe-q5_0",
+        "llama-nvfp4"]
 FLOATS = ["f32", "f16", "bf16"]
 CONVERTED = FLOATS + ["q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
@@ -145,6 +146,10 @@ ONLY_FLOATS = ["qwen35", "deepseek"]
 WITH_ROUTER = ["moe", "mixtral", "gpt_oss", "qwen3_next"]
 # gguf-py reads superblocks and does not make them: a row's are any bytes, the same for the same row. Of "wide" alone.
 SUPERBLOCKS = {"q4_k": 0, "q5_k": 0, "q6_k": 208}
+# Other types that it reads and does not make: where halves are, and what they are there. Scales of nvfp4 are bytes.
+HALVES = {"q2_k": {80: 0.006, 82: 0.006}, "q3_k": {108: 0.002}, "iq1_s": {0: 0.008}, "iq2_xxs": {0: 0.001}, "iq2_xs": {0: 0.001},
+          "iq2_s": {0: 0.001}, "iq3_xxs": {0: 0.0005}, "iq3_s": {0: 0.0005}, "iq4_nl": {0: 0.001}, "iq4_xs": {0: 6e-5},
+          "tq1_0": {52: 0.06}, "tq2_0": {64: 0.06}, "nvfp4": {}}
 
 
 def model_of(family):
@@ -238,9 +243,18 @@ def convert(family, path, kind, out):
 
 def quantized(data, to):
     kind = to.name.lower()
+    columns, size = gguf.GGML_QUANT_SIZES[to]
+    if kind in HALVES:
+        def any_row(numbers):
+            made = np.random.default_rng(zlib.crc32(numbers.tobytes())).integers(0, 256, (len(numbers) // columns, size), dtype=np.uint8)
+            for place, half in HALVES[kind].items():
+                made[:, place:place + 2] = np.array([half], dtype=np.float16).view(np.uint8)
+            if kind == "nvfp4":
+                made[:, :4] = 16 + made[:, :4] % 8
+            return made.reshape(-1)
+        return np.stack([any_row(numbers) for numbers in np.ascontiguousarray(data, dtype=np.float32)])
     if kind not in SUPERBLOCKS:
         return gguf.quants.quantize(data, to)
-    _, size = gguf.GGML_QUANT_SIZES[to]
     halves = np.array([0.002 if kind == "q6_k" else 0.006], dtype=np.float16).view(np.uint8)
 
     def row(numbers):
@@ -348,6 +362,6 @@ if __name__ == "__main__":
         has_router = any(name in family for name in WITH_ROUTER)
         return kind in FLOATS or not only_floats and not (has_router and kind == "q8_0")
 
-    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES if is_made(family, kind)] + [f"wide-{kind}" for kind in SUPERBLOCKS]
+    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES if is_made(family, kind)] + [f"wide-{kind}" for kind in [*SUPERBLOCKS, *HALVES]]
     for name in arguments.names or (everything if arguments.all else KEPT):
         make(name, arguments.out)

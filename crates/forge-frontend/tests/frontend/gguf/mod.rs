@@ -15,11 +15,12 @@ use std::fmt::Write;
 const FILE: &str = "model.gguf";
 
 /// Files written by llama.cpp's converter, and the model of tests/models with the same tokenizer.
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 25] = [
     ("tiny-f32", "llama"),
     ("tiny-f16", "llama"),
     ("wide-q4_k", "llama"),
     ("llama-q4_0", "llama"),
+    ("llama-nvfp4", "llama"),
     ("llama3-q8_0", "llama"),
     ("mistral-q5_0", "mistral"),
     ("gemma2-q5_1", "gemma2"),
