@@ -101,6 +101,12 @@ impl Reading<'_> {
             let count = self.count(key);
             self.set(as_key, json!(count));
         }
+        let times = heads / self.count("ssm.group_count");
+        if self.family.conventions.tiled_value_heads && times > 1 {
+            self.metadata.note(format!(
+                "value heads of Gated DeltaNet are in llama.cpp's order: rows of queries and keys are stored {times} times"
+            ));
+        }
         self.set("linear_num_value_heads", json!(heads));
         self.set("linear_value_head_dim", json!(inner / heads));
         let metadata = self.metadata;

@@ -261,6 +261,31 @@ fn split_gguf_files_give_the_same_model() {
 }
 
 #[test]
+fn notes_say_what_the_order_of_value_heads_costs() {
+    let note = "rows of queries and keys are stored 2 times";
+    for (name, has_note) in [("qwen35-f16", true), ("qwen35_moe-f16", true), ("qwen3_next-q4_1", false)] {
+        let opened = opened(name);
+        assert_eq!(opened.notes.iter().any(|found| found.ends_with(note)), has_note, "{:?}", opened.notes);
+        let repeats = opened.graph.to_string().contains("in_proj_qkv.weight rows 0..32 repeated");
+        assert_eq!(repeats, has_note, "{}", opened.graph);
+    }
+    let note = "the file names no expert groups";
+    for (name, groups, has_note) in [
+        ("deepseek_v3-f16", false, true),
+        ("deepseek_v3-f16", true, false),
+        ("deepseek_v2-f16", false, false),
+    ] {
+        let mut file = File::parse(&bytes(&format!("gguf/{name}.gguf")));
+        if !groups {
+            file.remove("deepseek2.expert_group_count");
+            file.remove("deepseek2.expert_group_used_count");
+        }
+        let notes = read(&memory(file.write())).unwrap().notes;
+        assert_eq!(notes.iter().any(|found| found.starts_with(note)), has_note, "{notes:?}");
+    }
+}
+
+#[test]
 fn notes_say_which_types_are_repacked_or_dequantized() {
     let mut file = File::parse(&bytes("gguf/wide-q4_k.gguf"));
     for (name, kind, bytes) in [
