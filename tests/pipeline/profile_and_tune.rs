@@ -89,7 +89,7 @@ const MUTATED_KERNELS: [(&str, &[[&str; 3]]); 2] = [
     (
         "qwen3_moe",
         &[
-            ["experts_sum_decode", "sum(sums[r])", "sum(sums[0])"],
+            ["experts_sum_decode_one", "sum(sums[r])", "sum(sums[0])"],
             ["experts_inner_many", "(gate) * up", "(gate) + up"],
         ],
     ),

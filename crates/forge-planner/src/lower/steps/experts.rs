@@ -159,9 +159,7 @@ impl Select<'_> {
         let variants = if draft.is_decode() {
             let writes_partials = false;
             decode_variants(draft, |times| {
-                Spec::ExpertsInner(
-                    kernel.clone().with_layout(|it| it.for_decode_batch(times, writes_partials)),
-                )
+                Spec::ExpertsInner(kernel.with_layout(|it| it.for_decode_batch(times, writes_partials)))
             })
         } else {
             variants(draft, Spec::ExpertsInner(kernel), tiles)
