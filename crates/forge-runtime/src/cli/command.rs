@@ -113,11 +113,26 @@ pub fn run(
 pub(crate) fn definition(name: &'static str, architecture: &str, commands: &[Entry]) -> clap::Command {
     let command = clap::Command::new(name)
         .version(env!("CARGO_PKG_VERSION"))
-        .about(format!("{name}, compiled by forge from {architecture}"))
         .disable_help_subcommand(true)
         .subcommand_required(true)
         .arg_required_else_help(true);
     let subcommands =
         commands.iter().map(|entry| (entry.define)(clap::Command::new(entry.name)).hide(entry.is_hidden));
-    Common::augment_args(command).subcommands(subcommands)
+    // The options would describe the program by their own doc comment.
+    Common::augment_args(command)
+        .about(format!("{name}, compiled by forge from {architecture}"))
+        .subcommands(subcommands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{command, definition};
+    use crate::cli::Info;
+
+    #[test]
+    fn help_begins_with_the_program() {
+        let help =
+            definition("tiny", "LlamaForCausalLM", &[command::<Info>()]).render_long_help().to_string();
+        assert!(help.starts_with("tiny, compiled by forge from LlamaForCausalLM\n"), "{help}");
+    }
 }
