@@ -144,10 +144,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 if quantizes_heads(query_heads, width) {
                     let quantizing =
                         split.clone().with_layout(|layout| AttentionLayout { quantizes: true, ..layout });
-                    specs.push(Spec::AttendSplit(quantizing));
-                    let op = AttendCombine { query_heads, width, gates };
-                    let layout = CombineLayout { quantizes: true };
-                    specs.push(Spec::AttendCombine(Kernel { op, layout }));
+                    specs.push(few_on_a_card(quantizing));
                 }
                 if prologue_fits(query_heads, key_heads, width) {
                     let prologue = Some(prologue(&beside));

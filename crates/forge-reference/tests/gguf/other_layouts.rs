@@ -138,10 +138,10 @@ fn gate_and_up_of_experts_in_two_tensors() {
         for layer in 0..2 {
             let both = take(file, &format!("blk.{layer}.ffn_gate_up_exps.weight"));
             let [columns, twice, experts] = both.1[..] else { panic!("{:?}", both.1) };
-            let halves: Vec<Vec<u8>> =
+            let matrices: Vec<Vec<u8>> =
                 rows(&both).chunks(twice as usize / 2).map(|rows| rows.concat()).collect();
             for (first, name) in ["gate", "up"].into_iter().enumerate() {
-                let bytes = halves.iter().skip(first).step_by(2).flatten().copied().collect();
+                let bytes = matrices.iter().skip(first).step_by(2).flatten().copied().collect();
                 let name = format!("blk.{layer}.ffn_{name}_exps.weight");
                 file.tensors.push((name, vec![columns, twice / 2, experts], both.2, bytes));
             }

@@ -4,6 +4,7 @@
 mod append;
 mod attend;
 mod latents;
+mod mla_expanded;
 mod norms;
 mod prologue;
 mod recurrent;

@@ -33,7 +33,7 @@ fn half(bytes: &[u8]) -> f32 {
     from_f16(word(bytes, 0))
 }
 
-/// A nibble of a sequence, low halves of bytes first.
+/// The 4-bit code at an index; the low nibble of a byte comes first.
 fn nibble(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 2] >> (at % 2 * 4) & 15
 }
@@ -158,7 +158,7 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 4 scales, then per 16 columns 8 bytes of floats: low halves, then high halves.
+/// Four E4M3 scales, then 8 bytes of E2M1 codes for every 16 columns: low nibbles hold the first eight columns.
 fn nvfp4(block: &[u8], out: &mut [f32]) {
     let groups = block[..4].iter().zip(block[4..].chunks(8)).zip(out.chunks_mut(16));
     for ((scale, codes), out) in groups {
