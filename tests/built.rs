@@ -7,7 +7,7 @@ use crate::model_lists::{
     SUPERBLOCKS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
 };
 use crate::parallel::parallel_map;
-use crate::workspace::{self, OptLevel, compile_member};
+use crate::workspace::{self, compile_member};
 use crate::{graph, mixed_mlx, model, models, root, run, scratch};
 use forge_ir::Graph;
 use forge_ops::Format;
@@ -75,7 +75,7 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
         write_driver(&workspace, &emulated)
     });
     let other = driver.as_deref().map(|manifest| (DRIVER, manifest));
-    let (mut programs, driver) = workspace::build_with(&workspace, &names, OptLevel::Little, other);
+    let (mut programs, driver) = workspace::build_with(&workspace, &names, other);
     for crate_ in &mut built {
         let name = crate_.name();
         crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));

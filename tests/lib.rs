@@ -17,7 +17,7 @@ pub use built::{Built, all_built, emulated};
 pub use model_lists::*;
 pub use numbers::{deviation, distance, id_list, ids, numbers};
 pub use parallel::parallel_map;
-pub use workspace::{OptLevel, build_together, compile_member, compile_server};
+pub use workspace::{PROGRAMS, build_together, compile_member, write_programs};
 
 use forge_ir::Graph;
 use forge_planner::{RowsOf, Scratch, Workload};
@@ -108,10 +108,14 @@ pub fn scratch() -> PathBuf {
 pub fn forge() -> &'static Path {
     static FORGE: OnceLock<PathBuf> = OnceLock::new();
     FORGE.get_or_init(|| {
-        // As in `cargo test --workspace`: the same features, so nothing is compiled again.
-        let arguments =
-            ["build", "--workspace", "--bin", "forge", "--message-format=json-render-diagnostics"];
-        let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(root()));
+        // With a test among its targets, cargo enables what dev-dependencies enable, as `cargo test --workspace`
+        // does. Otherwise it compiles the runtime a second time.
+        let targets = ["--workspace", "--bin", "forge", "--test", "workflow"];
+        let output = run(Command::new(env!("CARGO"))
+            .arg("build")
+            .args(targets)
+            .arg("--message-format=json-render-diagnostics")
+            .current_dir(root()));
         executables(&output).remove("forge").expect("cargo names the program it built")
     })
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use tests::{Built, OptLevel, build_together, compile_member, deviation, forge_with, model, scratch};
+use tests::{Built, build_together, compile_member, deviation, forge_with, model, scratch};
 
 /// A model, and changes of its window configuration.
 const MODELS: [(&str, Option<usize>); 5] =
@@ -84,7 +84,7 @@ fn all() -> &'static [RingBufferModel] {
             };
             all.iter().filter_map(name)
         };
-        let programs = build_together(&workspace, names(), OptLevel::Little);
+        let programs = build_together(&workspace, names());
         let found: Vec<PathBuf> = names().map(|name| programs[&name].clone()).collect();
         all.iter_mut().zip(found).for_each(|(it, program)| it.built.program = program);
         all

@@ -12,15 +12,6 @@ use xtask::member::make_member;
 /// Compiles a checkpoint into a workspace member with the name of its directory. Unchanged files keep their
 /// modification times, so that cargo rebuilds only changed ones.
 pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, false);
-}
-
-/// Like [`compile_member`], with the server.
-pub fn compile_server(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, true);
-}
-
-fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, has_server: bool) {
     let name = directory.file_name().expect("a directory has a name").to_string_lossy();
     let fresh = tempfile::tempdir().expect("a temporary directory");
     let out = fresh.path().join(&*name);
@@ -28,7 +19,7 @@ fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, has_ser
     let runtime = root().join("crates/forge-runtime").display().to_string();
     let command = ["compile", &from, "-o", &to, "--name", &name, "--runtime", &runtime];
     run(Command::new(forge()).args(command).args(arguments));
-    let made = make_member(&out, has_server);
+    let made = make_member(&out);
     made.unwrap_or_else(|error| panic!("{error}"));
     update(&out, directory);
 }
@@ -49,27 +40,19 @@ fn update(from: &Path, to: &Path) {
     }
 }
 
-/// The computing load of the programs of a workspace, which decides how they are optimized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptLevel {
-    /// So little that optimizing takes longer than it saves: `opt-level` 0.
-    Little,
-    /// Enough to build them as users do: the release profile.
-    Much,
-}
+/// The release profile of every workspace, so that cargo compiles the runtime once for all of them. Kernels are
+/// optimized as in the programs of users. The rest computes little, and symbols are a third of a program's size.
+const PROFILE: &str = "[profile.release]\nopt-level = 0\nstrip = true\n\
+    [profile.release.package.forge-runtime]\nopt-level = 3\n";
 
 /// The package whose program contains all models of a workspace. The name of its executable selects the
 /// model.
-const PROGRAMS: &str = "programs";
+pub const PROGRAMS: &str = "programs";
 
 /// Builds crates as members of one workspace and links them into one program. Returns a symbolic link to the
 /// program for each crate, by name.
-pub fn build_together(
-    workspace: &Path,
-    members: impl Iterator<Item = String>,
-    work: OptLevel,
-) -> BTreeMap<String, PathBuf> {
-    build_with(workspace, &members.collect::<Vec<_>>(), work, None).0
+pub fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BTreeMap<String, PathBuf> {
+    build_with(workspace, &members.collect::<Vec<_>>(), None).0
 }
 
 /// Like [`build_together`], with one more package, which is a program of its own: its name, and its additions
@@ -77,20 +60,14 @@ pub fn build_together(
 pub(crate) fn build_with(
     workspace: &Path,
     models: &[String],
-    work: OptLevel,
     other: Option<(&str, &str)>,
 ) -> (BTreeMap<String, PathBuf>, Option<PathBuf>) {
     write_programs(workspace, models);
     let packages: Vec<&str> = [PROGRAMS].into_iter().chain(other.map(|(name, _)| name)).collect();
     let members = packages.iter().copied().chain(models.iter().map(String::as_str));
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
-    let (profile, target) = match work {
-        // Symbols are a third of the program's size.
-        OptLevel::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
-        OptLevel::Much => ("[profile.release]\nstrip = true\n", "release"),
-    };
     let more = other.map_or("", |(_, manifest)| manifest);
-    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{PROFILE}{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions of dependencies as in this project's own build.
     let lock = workspace.join("Cargo.lock");
@@ -98,7 +75,7 @@ pub(crate) fn build_with(
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
     let mut command = Command::new(env!("CARGO"));
-    let target = scratch().join(target);
+    let target = scratch().join("target");
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
     for package in packages {
         command.args(["--package", package]);
@@ -111,21 +88,17 @@ pub(crate) fn build_with(
 }
 
 /// Writes the package [`PROGRAMS`], which depends on all models.
-fn write_programs(workspace: &Path, models: &[String]) {
+pub fn write_programs(workspace: &Path, models: &[String]) {
     let directory = workspace.join(PROGRAMS);
     let dependencies: String = models
         .iter()
         .map(|name| format!("{name} = {{ path = \"../{name}\", default-features = false }}\n"))
         .collect();
     let runtime = root().join("crates/forge-runtime");
-    let has_server = models.iter().any(|name| {
-        let manifest = std::fs::read_to_string(workspace.join(name).join("Cargo.toml"));
-        manifest.is_ok_and(|manifest| manifest.contains("default = [\"serve\"]"))
-    });
-    let features = if has_server { "\"serve\"" } else { "" };
+    // All of the runtime's features in every workspace, so that it is compiled once for all of them.
     let manifest = format!(
         "[package]\nname = {PROGRAMS:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n\
-         forge-runtime = {{ path = {runtime:?}, default-features = false, features = [{features}] }}\n{dependencies}"
+         forge-runtime = {{ path = {runtime:?} }}\n{dependencies}"
     );
     let arms: String = models
         .iter()

@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tests::{compile_member, compile_server, model, models, root, run, scratch};
+use tests::{PROGRAMS, compile_member, model, models, root, run, scratch, write_programs};
 
 const TARGET: &str = "aarch64-apple-darwin";
 
@@ -48,11 +48,11 @@ fn programs_of_all_models_are_clean_and_link() {
         let more = (name == TUNABLE).then_some("--with-tuning");
         let arguments: Vec<&str> =
             ["--quant", "f32", "--no-reference-logits"].into_iter().chain(more).collect();
-        // Cargo unifies features: all crates get the runtime's server.
-        let compile = if *name == names[0] { compile_server } else { compile_member };
-        compile(&model(name), &arguments, &workspace.join(name));
+        compile_member(&model(name), &arguments, &workspace.join(name));
     }
-    let members: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    write_programs(&workspace, &names);
+    let members = names.iter().map(String::as_str).chain([PROGRAMS]);
+    let members: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     // Nothing is executed, so no optimization is needed.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [{}]\n[profile.dev]\nopt-level = 0\ndebug = false\n",
@@ -64,13 +64,11 @@ fn programs_of_all_models_are_clean_and_link() {
         std::fs::copy(root().join("Cargo.lock"), lock).expect("the build folder is writable");
     }
     cargo(&workspace, &["clippy", "--workspace", "--", "-D", "warnings"]);
-    cargo(&workspace, &["build", "--workspace"]);
-    for name in &names {
-        let program = workspace.join("target").join(TARGET).join("debug").join(name);
-        let bytes = std::fs::read(&program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        // A Mach-O file of 64 bits, for a processor of ARM's, that is a program.
-        let words = bytes.chunks_exact(4).take(4).map(|word| [word[0], word[1], word[2], word[3]]);
-        let words: Vec<u32> = words.map(u32::from_le_bytes).collect();
-        assert_eq!([words[0], words[1], words[3]], [0xfeed_facf, 0x0100_000c, 2], "{name}");
-    }
+    cargo(&workspace, &["build", "--package", PROGRAMS]);
+    let program = workspace.join("target").join(TARGET).join("debug").join(PROGRAMS);
+    let bytes = std::fs::read(&program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    // A Mach-O file of 64 bits, for a processor of ARM's, that is a program.
+    let words = bytes.chunks_exact(4).take(4).map(|word| [word[0], word[1], word[2], word[3]]);
+    let words: Vec<u32> = words.map(u32::from_le_bytes).collect();
+    assert_eq!([words[0], words[1], words[3]], [0xfeed_facf, 0x0100_000c, 2]);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tempfile::TempDir;
-use tests::{OptLevel, build_together, compile_server, model, run, scratch};
+use tests::{build_together, compile_member, model, run, scratch};
 
 const MODEL: &str = "qwen3_moe";
 const WEIGHTS: &str = "weights.safetensors";
@@ -37,8 +37,8 @@ fn built() -> &'static Program {
         let workspace = scratch().join("disk").join("served");
         let name = format!("{}-served", MODEL.replace('_', "-"));
         let directory = workspace.join(&name);
-        compile_server(&model(MODEL), &["--quant", "f32"], &directory);
-        let mut programs = build_together(&workspace, [name.clone()].into_iter(), OptLevel::Little);
+        compile_member(&model(MODEL), &["--quant", "f32"], &directory);
+        let mut programs = build_together(&workspace, [name.clone()].into_iter());
         let program = programs.remove(&name).expect("it was built");
         let experts = format!("stream:{}", minimum_cache_bytes(&program));
         let ids = request(false)["prompt"].to_string();

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
-use tests::{OptLevel, build_together, compile_member, run, scratch};
+use tests::{build_together, compile_member, run, scratch};
 
 /// Memory of the expert cache. All experts have 241 MB: one in six is cached, seven times as many as a token
 /// of a layer uses.
@@ -52,7 +52,7 @@ fn built() -> &'static Program {
             .unwrap_or_else(|error| panic!("{error}"));
         let directory = workspace.join(name);
         compile_member(checkpoint.path(), &["--quant", "q8_0"], &directory);
-        let mut programs = build_together(&workspace, [name.to_owned()].into_iter(), OptLevel::Much);
+        let mut programs = build_together(&workspace, [name.to_owned()].into_iter());
         let weights = directory.join("weights.safetensors").metadata().expect("a crate has weights").len();
         Program { path: programs.remove(name).expect("it was built"), weights }
     })

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use tests::{OptLevel, build_together, compile_member, root, run, scratch};
+use tests::{build_together, compile_member, root, run, scratch};
 
 /// Formats with the maximum deviation of the perplexity from transformers: for f32 and bf16, which keep all weights, the effect of
 /// summation order and the f16 KV cache; for the others the quantization error of a model of this size.
@@ -22,7 +22,7 @@ fn programs() -> &'static [PathBuf] {
         for ((format, _), name) in FORMATS.iter().zip(&names) {
             compile_member(&fable, &["--quant", format], &workspace.join(name));
         }
-        let mut programs = build_together(&workspace, names.iter().cloned(), OptLevel::Much);
+        let mut programs = build_together(&workspace, names.iter().cloned());
         names.iter().map(|name| programs.remove(name).expect("it was built")).collect()
     })
 }

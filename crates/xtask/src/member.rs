@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-/// Turns a generated crate, which is its own workspace, into a member of the enclosing workspace, with or without the server.
-pub fn make_member(directory: &Path, has_server: bool) -> Result<(), String> {
+/// Turns a generated crate, which is its own workspace, into a member of the enclosing workspace. It does not ask for the
+/// server: what the workspace enables of the runtime, all members have.
+pub fn make_member(directory: &Path) -> Result<(), String> {
     let file = directory.join("Cargo.toml");
     let trouble = |error: std::io::Error| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(&file).map_err(trouble)?;
@@ -11,10 +12,7 @@ pub fn make_member(directory: &Path, has_server: bool) -> Result<(), String> {
     let (member, _) = text
         .split_once("# CPU kernels are very slow without optimization.")
         .ok_or_else(|| format!("{}: unexpected content: {text}", file.display()))?;
-    let member = match has_server {
-        true => member.to_owned(),
-        false => member.replace("default = [\"serve\"]", "default = []"),
-    };
+    let member = member.replace("default = [\"serve\"]", "default = []");
     std::fs::write(&file, member).map_err(trouble)?;
     let lock = directory.join("Cargo.lock");
     std::fs::remove_file(&lock).map_err(|error| format!("{}: {error}", lock.display()))

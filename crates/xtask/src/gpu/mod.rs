@@ -54,7 +54,7 @@ fn pack_models(root: &Path, out: &Path, only: &[String]) -> Result<(), String> {
         let options =
             ["--target", "cuda", "--force", "--name", &name, "--quant", &format, "--runtime", RUNTIME];
         run(Command::new(&forge).arg("compile").arg(checkpoint).arg("-o").arg(&directory).args(options))?;
-        make_member(&directory, false)?;
+        make_member(&directory)?;
         copy_files(&directory, &out.join("pack").join(&name))?;
         names.push(name);
     }

@@ -56,7 +56,7 @@ pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&
         for (path, bytes) in files {
             write(&directory.join(path), &bytes)?;
         }
-        make_member(&directory, false)?;
+        make_member(&directory)?;
         let header = forge_weights::header(&graph, &plan.weights).map_err(|fault| fault.to_string())?;
         write(&out.join("pack").join(&name).join("weights.header"), &header)?;
         println!("{name}: {:.2} GB of weights", plan.weight_bytes() as f64 / 1e9);

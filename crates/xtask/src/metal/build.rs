@@ -25,7 +25,7 @@ pub(super) fn build(root: &Path, out: &Path, only: &[String]) -> Result<Vec<Meta
         command.arg("compile").arg(root.join(checkpoint)).arg("-o").arg(&directory);
         command.args(["--force", "--name", &name, "--quant", format, "--runtime"]);
         run(command.arg(root.join("crates/forge-runtime")))?;
-        make_member(&directory, false)?;
+        make_member(&directory)?;
         names.push(name);
     }
     write_workspace(&root, &out, &names)?;
