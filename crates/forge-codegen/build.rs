@@ -1,4 +1,5 @@
-//! Embeds the source and the manifests of `forge-runtime` and of `forge-ops`, which generated crates include.
+//! Embeds the sources and the manifests of `forge-runtime`, `forge-device` and `forge-ops`, which generated crates
+//! include.
 //!
 //! `include_dir` is not used: on stable Rust it does not detect changed files.
 
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 const MARKER: &str = "# Only in forge's repository:\n";
 
 /// The packages, and their directories within the runtime of a generated crate.
-const PACKAGES: [(&str, &str); 2] = [("forge-runtime", ""), ("forge-ops", "ops/")];
+const PACKAGES: [(&str, &str); 3] =
+    [("forge-runtime", ""), ("forge-device", "device/"), ("forge-ops", "ops/")];
 
 fn main() {
     let crates = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
@@ -21,7 +23,12 @@ fn main() {
         }
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("the package has a manifest");
         let (manifest, _) = manifest.split_once(MARKER).expect("the manifest has the marker");
-        let manifest = manifest.trim_end().replace("path = \"../forge-ops\"", "path = \"ops\"");
+        // From a package's directory to the directory of the runtime.
+        let up = if place.is_empty() { "" } else { "../" };
+        let manifest = PACKAGES.iter().fold(manifest.trim_end().to_owned(), |manifest, (other, place)| {
+            let path = format!("{up}{}", place.trim_end_matches('/'));
+            manifest.replace(&format!("path = \"../{other}\""), &format!("path = {path:?}"))
+        });
         writeln!(list, "    ({:?}, {manifest:?}),", format!("{place}Cargo.toml")).expect("memory");
         let mut files = Vec::new();
         collect(&root.join("src"), &mut files);

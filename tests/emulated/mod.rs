@@ -52,7 +52,7 @@ const REAL_HOST: &str = "//! The host for Metal of the runtime.\n\n\
 
 /// Writes the host code, unmodified and with each fault. Returns the module of them.
 fn emulated_hosts(directory: &Path) -> String {
-    let texts = files(&root().join("crates/forge-runtime/src/gpu/metal"));
+    let texts = files(&root().join("crates/forge-device/src/gpu/metal"));
     let mut hosts = vec!["whole"];
     write_host(directory, "whole", &texts);
     for fault in HOST_FAULTS.iter().chain(&STREAMING_FAULTS) {
@@ -98,14 +98,14 @@ fn manifest(crates: &[&Built]) -> String {
     }
     writeln!(text, "forge-emulation = {{ path = {:?} }}", path("forge-emulation"))
         .expect("a text takes text");
-    // The runtime's dependencies for Apple systems, configured for GNUstep.
-    let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
-    let start = runtime.find("dispatch2 = ").expect("the runtime depends on dispatch2");
-    let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
-    let mut own = format!("{}\n", &runtime[start..end]);
+    // The dependencies of forge-device for Apple systems, configured for GNUstep.
+    let device = std::fs::read_to_string(path("forge-device").join("Cargo.toml")).expect("it is a crate");
+    let start = device.find("dispatch2 = ").expect("it depends on dispatch2");
+    let end = start + device[start..].find("\n[").expect("its lints follow");
+    let mut own = format!("{}\n", &device[start..end]);
     for (name, version) in [("objc2", "0.6.5"), ("block2", "0.6")] {
         let plain = format!("\n{name} = {version:?}\n");
-        assert!(own.contains(&plain), "the runtime depends on another {name}");
+        assert!(own.contains(&plain), "it depends on another {name}");
         let gnustep = format!("\n{name} = {{ version = {version:?}, features = [\"gnustep-2-1\"] }}\n");
         own = own.replace(&plain, &gnustep);
     }

@@ -1,4 +1,4 @@
-//! The sources of `forge-runtime` and `forge-ops`, embedded when forge is built.
+//! The sources of `forge-runtime`, `forge-device` and `forge-ops`, embedded when forge is built.
 
 use crate::crate_files::CrateFiles;
 

@@ -4,20 +4,20 @@
 //! choices. The rest is in the files of the model directory.
 
 use crate::cli::progress::Progress;
-use crate::cpu::CpuDevice;
-use crate::cpu::format::repacked;
-use crate::device::Device;
 use crate::engine::Engine;
-use crate::error::Error;
-use crate::gpu::metal_backend;
-use crate::model::Model;
-use crate::model::memory::{GpuMemory, Memory, available};
-use crate::offload::{CacheLayout, ExpertCache, ExpertPlacement, Repacking, UsageStats, WeightSource};
-use crate::program::CompiledModel;
-use crate::sampling::sampler::SamplingParams;
 use crate::text::chat_template::Template;
 use crate::text::tokenizer::Tokenizer;
-use crate::weights::WeightFile;
+use forge_device::cpu::CpuDevice;
+use forge_device::cpu::format::repacked;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::gpu::metal_backend;
+use forge_device::model::Model;
+use forge_device::model::memory::{GpuMemory, Memory, available};
+use forge_device::offload::{CacheLayout, ExpertCache, ExpertPlacement, Repacking, UsageStats, WeightSource};
+use forge_device::program::CompiledModel;
+use forge_device::sampling::sampler::SamplingParams;
+use forge_device::weights::WeightFile;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -248,7 +248,7 @@ impl LoadOptions {
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if self.experts != ExpertPlacement::Resident => DeviceKind::Cpu,
             #[cfg(feature = "cuda")]
-            DeviceKind::Auto if crate::gpu::cuda::find_gpu(program.ptx).is_ok() => DeviceKind::Cuda,
+            DeviceKind::Auto if forge_device::gpu::cuda::find_gpu(program.ptx).is_ok() => DeviceKind::Cuda,
             DeviceKind::Auto => DeviceKind::Cpu,
             selected => selected,
         }
@@ -331,12 +331,12 @@ pub(crate) fn cache_directory() -> Option<PathBuf> {
 
 #[cfg(feature = "cuda")]
 fn cuda(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Error> {
-    crate::gpu::cuda::find_gpu(program.ptx)
+    forge_device::gpu::cuda::find_gpu(program.ptx)
         .map_err(|why| Error::usage(format!("{why}: use --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());
     let device =
-        crate::gpu::cuda::CudaDevice::new(program.ptx, program.kernels, weights, layout, &mut copied)?;
+        forge_device::gpu::cuda::CudaDevice::new(program.ptx, program.kernels, weights, layout, &mut copied)?;
     Ok(Box::new(device))
 }

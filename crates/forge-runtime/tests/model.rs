@@ -193,7 +193,7 @@ fn slots_do_not_see_each_other() {
     assert_eq!(next.len(), 5);
     let logits = engine.run_batch(&rows, &wanted, OutputKind::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
-        assert_eq!(*next as usize, runtime::engine::golden::argmax(logits));
+        assert_eq!(*next as usize, runtime::sampling::argmax::argmax(logits));
     }
     // Slot 0, rewound to an earlier position.
     engine.truncate(0, 2);

@@ -9,7 +9,7 @@
 
 // The function table of the CUDA driver, shared with the runtime.
 #[expect(dead_code, reason = "only some functions are used")]
-#[path = "../../forge-runtime/src/gpu/cuda/driver.rs"]
+#[path = "../../forge-device/src/gpu/cuda/driver.rs"]
 mod driver;
 
 use crate::compile::clang::CompileError;

@@ -22,7 +22,7 @@ pub(crate) fn arm() -> Result<(), String> {
     }
     // Intrinsics of an ISA level must be inlined into functions of that level, or the assembler rejects them. An optimized build
     // inlines them anyway and hides the error.
-    let unoptimized = "profile.dev.package.forge-runtime.opt-level=0";
+    let unoptimized = "profile.dev.package.forge-device.opt-level=0";
     run(cargo("build").args(["--lib", "--config", unoptimized])).map_err(missing)?;
     let tests = TESTS.iter().flat_map(|test| ["--test", test]);
     run(cargo("test").args(["--no-fail-fast", "--lib"]).args(tests)).map_err(missing)

@@ -7,8 +7,20 @@ const TARGET: &str = "aarch64-apple-darwin";
 
 /// Runs clippy for macOS on the runtime and on the programs of all models, and links the programs.
 pub(crate) fn darwin() -> Result<(), String> {
-    let runtime =
-        ["clippy", "-p", "forge-runtime", "--lib", "--bins", "--target", TARGET, "--", "-D", "warnings"];
+    let runtime = [
+        "clippy",
+        "-p",
+        "forge-device",
+        "-p",
+        "forge-runtime",
+        "--lib",
+        "--bins",
+        "--target",
+        TARGET,
+        "--",
+        "-D",
+        "warnings",
+    ];
     cargo(&runtime).map_err(|error| {
         format!("{error}; if the target is not installed, type: rustup target add {TARGET}")
     })?;

@@ -70,7 +70,7 @@ pub(crate) fn quick() -> Result<(), String> {
     let mut arguments =
         vec!["test".to_owned(), "--no-fail-fast".to_owned(), "--lib".to_owned(), "--bins".to_owned()];
     // A quick build of the runtime matters more here than its speed.
-    arguments.extend(["--config".to_owned(), "profile.dev.package.forge-runtime.opt-level=1".to_owned()]);
+    arguments.extend(["--config".to_owned(), "profile.dev.package.forge-device.opt-level=1".to_owned()]);
     arguments.extend(["--target-dir".to_owned(), "target/quick".to_owned()]);
     arguments.extend(selected(&affected));
     let tests = packages.tests(&affected).filter(|test| !SLOW.contains(test));

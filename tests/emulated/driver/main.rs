@@ -26,7 +26,7 @@ use forge_runtime::engine::{Engine, Output};
 use forge_runtime::gpu::metal_backend::{self, OpenDevice};
 use forge_runtime::offload::ExpertPlacement;
 use forge_runtime::error::Error;
-use forge_runtime::engine::golden::argmax;
+use forge_runtime::sampling::argmax::argmax;
 use forge_runtime::measure::capture::CapturingDevice;
 use forge_runtime::load::LoadOptions;
 use forge_runtime::program::CompiledModel;

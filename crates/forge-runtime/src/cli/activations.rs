@@ -5,11 +5,12 @@
 //! by more than d, it is at most d²/2 nats (Hoeffding's lemma). It is therefore printed without a bound of
 //! its own.
 
-use crate::device::Device;
-use crate::engine::golden::{ActivationBound, Golden, argmax};
+use crate::engine::golden::{ActivationBound, Golden};
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::session::generation::log_sum_exp;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::sampling::argmax::argmax;
 use serde_json::{Value, json};
 
 /// The logits of every position of every golden sequence. Each sequence runs in its own chunks.

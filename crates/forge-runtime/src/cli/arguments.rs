@@ -3,9 +3,9 @@
 use crate::cli::output::log_info;
 use crate::cli::sampling_arguments::SamplingArguments;
 use crate::load::{DeviceKind, LoadOptions};
-use crate::offload::{ExpertPlacement, parse_bandwidth};
 use clap::{Args, value_parser};
 use clap_complete::Shell;
+use forge_device::offload::{ExpertPlacement, parse_bandwidth};
 use std::path::PathBuf;
 
 /// The maximum of `--threads`. Each thread has a stack and takes part in every barrier.

@@ -6,10 +6,10 @@
 use crate::cli::arguments::Bench;
 use crate::cli::command::Context;
 use crate::cli::output::{Outcome, log_info, print, print_json};
-use crate::device::Device;
 use crate::engine::{Engine, Output, OutputKind, Row};
-use crate::error::Error;
 use crate::load::finish_background_work;
+use forge_device::device::Device;
+use forge_device::error::Error;
 use serde_json::{Value, json};
 use std::time::Instant;
 

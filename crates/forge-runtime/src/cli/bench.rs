@@ -9,13 +9,13 @@ use crate::cli::batched_bench;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, log_info, print, print_json};
 use crate::cli::sustained_bench;
-use crate::device::{Device, PeakOps, RunAhead};
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::load::finish_background_work;
-use crate::model::ModelInfo;
-use crate::model::memory::format_bytes;
-use crate::offload::CacheStats;
+use forge_device::device::{Device, PeakOps, RunAhead};
+use forge_device::error::Error;
+use forge_device::model::ModelInfo;
+use forge_device::model::memory::format_bytes;
+use forge_device::offload::CacheStats;
 use serde_json::{Value, json};
 use std::time::Instant;
 

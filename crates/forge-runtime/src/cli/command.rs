@@ -3,9 +3,9 @@
 use crate::cli::arguments::Common;
 use crate::cli::output;
 use crate::cli::output::{CommandExit, Outcome};
-use crate::error::Error;
-use crate::program::CompiledModel;
 use clap::{ArgMatches, Args, FromArgMatches};
+use forge_device::error::Error;
+use forge_device::program::CompiledModel;
 use std::ffi::OsString;
 use std::process::ExitCode;
 

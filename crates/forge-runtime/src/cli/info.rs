@@ -3,12 +3,12 @@
 use crate::cli::arguments::Info;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
-use crate::error::Error;
-use crate::gpu::metal_backend::{self, MetalBackend};
-use crate::model::Cost;
-use crate::model::memory::format_bytes;
-use crate::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
-use crate::program::CompiledModel;
+use forge_device::error::Error;
+use forge_device::gpu::metal_backend::{self, MetalBackend};
+use forge_device::model::Cost;
+use forge_device::model::memory::format_bytes;
+use forge_device::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
+use forge_device::program::CompiledModel;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Command for Info {
         let metal = metal_backend::backend();
         let device = if metal.is_some() { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
-        let gpu = crate::gpu::cuda::find_gpu(program.ptx);
+        let gpu = forge_device::gpu::cuda::find_gpu(program.ptx);
         if command.json {
             let formats: serde_json::Map<String, Value> =
                 info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
@@ -181,7 +181,7 @@ fn streamed_json(layout: &CacheLayout, disk: Option<u64>) -> Value {
 
 /// The state of a slot: `4096 positions of 256 bytes and 512 of 1280 bytes`. The second part is of
 /// sliding-window layers.
-fn state_per_slot(info: &crate::model::ModelInfo, context: u32) -> String {
+fn state_per_slot(info: &forge_device::model::ModelInfo, context: u32) -> String {
     let of_all = (context, info.kv_bytes_per_token);
     let rings = info.sliding_caches.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
     let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);

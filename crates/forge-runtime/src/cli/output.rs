@@ -1,8 +1,8 @@
 //! Standard output and standard error, and the ways a command can end early. Colors are used on
 //! terminals; `NO_COLOR` and `CLICOLOR_FORCE` are respected.
 
-use crate::error::Error;
 use anstyle::{AnsiColor, Style};
+use forge_device::error::Error;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

@@ -11,10 +11,10 @@ use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
 use crate::cli::progress::Progress;
-use crate::device::Device;
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::session::generation::log_sum_exp;
+use forge_device::device::Device;
+use forge_device::error::Error;
 use serde_json::json;
 use std::time::Instant;
 

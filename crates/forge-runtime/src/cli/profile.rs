@@ -1,19 +1,19 @@
 //! `profile`: measures the time of each step of a pass, and its share of the memory bandwidth. Decode is
 //! measured at the end of a full context, prefill from its start.
 
-use crate::atomic_write;
 use crate::cli::arguments::Profile as Arguments;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_json};
 use crate::cli::progress::Progress;
-use crate::device::Device;
-use crate::error::Error;
 use crate::load::{LoadOptions, finish_background_work};
 use crate::measure::capture::CapturingDevice;
 use crate::measure::profile::{PeakBandwidth, ProfiledPass, json as profile_json, table, trace};
-use crate::model::memory::format_bytes;
-use crate::weights::WeightFile;
+use forge_device::atomic_write;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::model::memory::format_bytes;
+use forge_device::weights::WeightFile;
 use serde_json::json;
 use std::path::Path;
 

@@ -3,11 +3,11 @@
 use crate::cli::arguments::Record;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::Outcome;
-use crate::device::RunAhead;
 use crate::engine::{Engine, OutputKind, Row};
-use crate::error::Error;
 use crate::measure::recorder::Recorder;
-use crate::sampling::sampler::SamplingParams;
+use forge_device::device::RunAhead;
+use forge_device::error::Error;
+use forge_device::sampling::sampler::SamplingParams;
 use serde_json::json;
 
 impl Command for Record {

@@ -1,8 +1,8 @@
 //! The sampling options of `generate` and `chat`.
 
-use crate::error::Error;
-use crate::sampling::sampler::SamplingParams;
 use clap::Args;
+use forge_device::error::Error;
+use forge_device::sampling::sampler::SamplingParams;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Sampling parameters. The defaults are in the model's generation_config.json.

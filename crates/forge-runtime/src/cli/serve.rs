@@ -3,8 +3,8 @@
 use crate::cli::arguments::Serve;
 use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, log_info};
-use crate::error::Error;
 use crate::serve::{Server, ServerOptions};
+use forge_device::error::Error;
 
 /// The default of `--slots`.
 const SLOTS: u32 = 4;

@@ -3,9 +3,9 @@
 use crate::cli::arguments::Bench;
 use crate::cli::command::Context;
 use crate::cli::output::{CommandExit, Outcome, print, print_json};
-use crate::device::{Device, RunAhead};
 use crate::engine::Engine;
 use crate::load::finish_background_work;
+use forge_device::device::{Device, RunAhead};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

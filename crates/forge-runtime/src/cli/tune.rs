@@ -1,17 +1,17 @@
 //! `tune`: measures which kernel layouts are fastest on this GPU, and writes the table for `forge compile
 //! --tuned`.
 
-use crate::atomic_write;
 use crate::cli::arguments::Tune;
 use crate::cli::command::{Command, Context};
 use crate::cli::interrupt;
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_error, print_json};
 use crate::cli::progress::Progress;
-use crate::device::Device;
-use crate::error::Error;
 use crate::load::DeviceKind;
 use crate::measure::capture::CapturingDevice;
 use crate::measure::tune::{Tuner, TuningResult, line, table};
+use forge_device::atomic_write;
+use forge_device::device::Device;
+use forge_device::error::Error;
 
 impl Command for Tune {
     const NAME: &'static str = "tune";

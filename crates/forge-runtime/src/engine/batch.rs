@@ -12,15 +12,15 @@
 //! have fewer KV splits, and above a maximum they use the batch schedule. A reproducible engine decodes passes of
 //! at most `independent_rows` instead.
 //!
-//! [`ModelInfo::decode_rows`]: crate::model::ModelInfo::decode_rows
-//! [`ModelInfo::independent_rows`]: crate::model::ModelInfo::independent_rows
+//! [`ModelInfo::decode_rows`]: forge_device::model::ModelInfo::decode_rows
+//! [`ModelInfo::independent_rows`]: forge_device::model::ModelInfo::independent_rows
 
-use crate::device::{Device, Schedule};
 use crate::engine::engine::Engine;
 use crate::engine::output::{OutputKind, Row, StepOutput};
-use crate::error::Error;
-use crate::model::{Batch, Layout};
-use crate::sampling::device_sampling::DeviceSampling;
+use forge_device::device::{Device, Schedule};
+use forge_device::error::Error;
+use forge_device::model::{Batch, Layout};
+use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::BTreeMap;
 
 /// Maximum rows of a batch that are decoded. With more, one batch pass is faster.
@@ -223,8 +223,8 @@ fn divide(rows: &[Row], decode_rows: usize, max_decoded: usize) -> Vec<(Schedule
 #[cfg(test)]
 mod tests {
     use super::divide;
-    use crate::device::Schedule;
     use crate::engine::output::Row;
+    use forge_device::device::Schedule;
 
     /// One row for each of these slots, in order.
     fn rows(slots: impl IntoIterator<Item = u32>) -> Vec<Row> {

@@ -11,10 +11,10 @@
 //! If tokens are chosen on the device, it can decode several in a row: see
 //! [`MultiStepDecoder`](crate::engine::MultiStepDecoder).
 
-use crate::device::{Buffer, Device, Schedule, Span};
 use crate::engine::output::Row;
-use crate::error::Error;
-use crate::model::{Model, ModelInfo, SlidingCache};
+use forge_device::device::{Buffer, Device, Schedule, Span};
+use forge_device::error::Error;
+use forge_device::model::{Model, ModelInfo, SlidingCache};
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,10 +3,11 @@
 //! `golden.json` has token sequences, the chunks to feed them in (`chunks`: rows of each pass), and the
 //! expected logits of the last position. Differences are in standard deviations of the reference logits.
 
-use crate::device::Device;
 use crate::engine::engine::Engine;
 use crate::engine::output::Output;
-use crate::error::Error;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::sampling::argmax::argmax;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -129,15 +130,4 @@ impl Sequence {
         }
         Ok(distance)
     }
-}
-
-/// The index of the largest value, the lowest index among equals; NaN is ignored. 0 if every value is NaN.
-pub fn argmax(logits: &[f32]) -> usize {
-    let mut best = None;
-    for (index, logit) in logits.iter().enumerate() {
-        if !logit.is_nan() && best.is_none_or(|(_, most)| logit > most) {
-            best = Some((index, logit));
-        }
-    }
-    best.map_or(0, |(index, _)| index)
 }

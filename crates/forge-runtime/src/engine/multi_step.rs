@@ -10,12 +10,12 @@
 //! were read, and [`Engine::truncate`] rewinds to them. Recurrent states cannot rewind by a few tokens. For
 //! models with such states [`RunAhead::NONE`] is better if the slot is used again.
 
-use crate::device::{Device, RunAhead};
 use crate::engine::engine::Engine;
 use crate::engine::output::Row;
-use crate::error::Error;
-use crate::model::TokenRing;
-use crate::sampling::device_sampling::DeviceSampling;
+use forge_device::device::{Device, RunAhead};
+use forge_device::error::Error;
+use forge_device::model::TokenRing;
+use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::VecDeque;
 
 /// A sequence that the device decodes on its own. It borrows the engine; dropping it waits for all passes.

@@ -1,6 +1,6 @@
 //! Inputs and outputs of the engine: rows, and what is requested of them.
 
-use crate::sampling::device_sampling::DeviceSampling;
+use forge_device::sampling::device_sampling::DeviceSampling;
 
 /// The output of [`Engine::run_tokens`](crate::engine::Engine::run_tokens).
 #[derive(Clone, Copy, Debug, PartialEq)]

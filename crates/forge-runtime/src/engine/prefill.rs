@@ -3,11 +3,11 @@
 //! The host encodes a pass while the one before it runs, if the device overlaps them. The two passes have their
 //! inputs in different halves of the input spans.
 
-use crate::device::Device;
 use crate::engine::engine::Engine;
 use crate::engine::output::{Output, OutputKind, Row, StepOutput};
-use crate::error::Error;
-use crate::model::Batch;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::model::Batch;
 
 impl<D: Device> Engine<D> {
     /// Appends tokens to `slot`, in passes of at most `chunk` rows.

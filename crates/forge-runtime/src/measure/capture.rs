@@ -1,8 +1,8 @@
 //! A device that captures the dispatches of another device, so that a pass can be replayed: as a whole, one
 //! dispatch at a time, or with another kernel.
 
-use crate::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, RunAhead, Schedule};
-use crate::offload::CacheStats;
+use forge_device::device::{Binding, Buffer, Device, Kernel, Pass, PeakOps, RunAhead, Schedule};
+use forge_device::offload::CacheStats;
 use std::time::Duration;
 
 /// A captured dispatch.

@@ -1,7 +1,7 @@
 //! A device that records passes for the kernel checker, without computing anything. All reads return zeros.
 
-use crate::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
-use crate::model::Layout;
+use forge_device::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
+use forge_device::model::Layout;
 use serde_json::{Value, json};
 
 /// A recording in progress.

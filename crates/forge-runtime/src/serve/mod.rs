@@ -13,11 +13,7 @@ pub(crate) mod tools;
 
 pub use crate::serve::stop::Stop;
 
-use crate::device::Device;
 use crate::engine::Engine;
-use crate::error::Error;
-use crate::model::ModelInfo;
-use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::state::ServerState;
 use crate::serve::batch::queue::Queue;
 use crate::serve::batch::scheduler::Scheduler;
@@ -28,6 +24,10 @@ use crate::serve::tools::grammar_threads::GrammarThreads;
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::text::chat_template::Template;
 use crate::text::tokenizer::Tokenizer;
+use forge_device::device::Device;
+use forge_device::error::Error;
+use forge_device::model::ModelInfo;
+use forge_device::sampling::sampler::SamplingParams;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -15,10 +15,10 @@
 //! A token with an [`finish_reason`](GeneratedToken::finish_reason) must not be fed to the model.
 
 use crate::engine::Output;
-use crate::error::Error;
-use crate::sampling::device_sampling::DeviceSampling;
-use crate::sampling::sampler::{Sampler, SamplingParams};
 use crate::text::tokenizer::{Detokenizer, StopStrings, Tokenizer};
+use forge_device::error::Error;
+use forge_device::sampling::device_sampling::DeviceSampling;
+use forge_device::sampling::sampler::{Sampler, SamplingParams};
 
 /// Parameters of a generation.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,14 +9,14 @@
 //! let story = fable.chat(&[Message::user("Tell me a story about a fox")], GenerationParams::default())?;
 //! ```
 
-use crate::device::{Device, RunAhead};
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::load::LoadOptions;
-use crate::program::CompiledModel;
 use crate::session::generation::{Constraint, FinishReason, GeneratedToken, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Tokenizer;
+use forge_device::device::{Device, RunAhead};
+use forge_device::error::Error;
+use forge_device::program::CompiledModel;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 

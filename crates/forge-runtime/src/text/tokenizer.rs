@@ -3,7 +3,7 @@
 //! The tokenizers library may panic on an invalid or inconsistent file, sometimes only while encoding. This
 //! module turns panics into errors.
 
-use crate::error::{Error, panic_message};
+use forge_device::error::{Error, panic_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

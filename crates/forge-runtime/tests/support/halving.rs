@@ -4,10 +4,10 @@
 use forge_runtime::cpu::KernelArgs;
 use forge_runtime::device::kernel_cost::KernelCost;
 use forge_runtime::device::{Buffer, Kernel, Pass, Schedule, Span};
-use forge_runtime::engine::golden::argmax;
 use forge_runtime::error::Error;
 use forge_runtime::model::state::StateLayout;
 use forge_runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
+use forge_runtime::sampling::argmax::argmax;
 use forge_runtime::weights::WeightFile;
 
 const VOCABULARY: usize = 50;

@@ -16,7 +16,7 @@ pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), Stri
     // The CPU computes little, so only the runtime is optimized.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [\"programs\", {}]\n[profile.release]\nopt-level = 0\nstrip = true\n\
-         [profile.release.package.forge-runtime]\nopt-level = 2\n",
+         [profile.release.package.forge-device]\nopt-level = 2\n",
         members.join(", ")
     );
     write(&workspace.join("Cargo.toml"), manifest.as_bytes())?;

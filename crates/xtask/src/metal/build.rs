@@ -68,7 +68,7 @@ fn write_workspace(root: &Path, out: &Path, names: &[String]) -> Result<(), Stri
     // The CPU computes little, so only the runtime is optimized.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [{PROGRAMS:?}, {}]\n[profile.release]\nopt-level = 0\nstrip = true\n\
-         [profile.release.package.forge-runtime]\nopt-level = 2\n",
+         [profile.release.package.forge-device]\nopt-level = 2\n",
         members.join(", ")
     );
     write(&out.join("Cargo.toml"), &manifest)?;

@@ -9,11 +9,11 @@ pub use crate::measure::profile::table::{PeakBandwidth, json, table};
 pub use crate::measure::profile::timings::{Profile, Step};
 pub use crate::measure::profile::trace::trace;
 
-use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::measure::capture::{CapturedPass, CapturingDevice};
-use crate::weights::WeightFile;
+use forge_device::device::{Binding, Buffer, Device};
+use forge_device::error::Error;
+use forge_device::weights::WeightFile;
 use std::time::Instant;
 
 /// Captured passes to be profiled.

@@ -1,8 +1,8 @@
 //! A profile as a text table with a line for each kernel, and as JSON.
 
-use crate::device::kernel_cost::DispatchCost;
 use crate::measure::profile::timings::Profile;
-use crate::model::memory::format_bytes;
+use forge_device::device::kernel_cost::DispatchCost;
+use forge_device::model::memory::format_bytes;
 use serde_json::{Value, json as value};
 
 /// Memory bandwidth that a profile is compared with.

@@ -1,6 +1,6 @@
 //! The measured times of the dispatches of a pass.
 
-use crate::device::kernel_cost::DispatchCost;
+use forge_device::device::kernel_cost::DispatchCost;
 
 /// A timed dispatch.
 #[derive(Clone, Debug)]

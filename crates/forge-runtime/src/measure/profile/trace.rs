@@ -45,8 +45,8 @@ fn microseconds(seconds: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::kernel_cost::DispatchCost;
     use crate::measure::profile::Step;
+    use forge_device::device::kernel_cost::DispatchCost;
 
     #[test]
     fn dispatches_are_events_that_do_not_overlap() {

@@ -3,8 +3,8 @@
 //! their total, argmax candidates by their logit, KV splits after they are combined. Cache entries and expert
 //! routes must be bitwise identical.
 
-use crate::device::Binding;
-use crate::measure::tune::candidates::ErrorModel;
+use forge_device::device::Binding;
+use forge_device::tuning_space::ErrorModel;
 
 /// The outputs of a dispatch: buffer name, binding and bytes.
 pub(crate) type OutputSnapshot = Vec<(&'static str, Binding, Vec<u8>)>;
@@ -99,7 +99,7 @@ fn distance(own: &[f64], other: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Buffer;
+    use forge_device::device::Buffer;
 
     fn bytes(numbers: &[f32]) -> Vec<u8> {
         numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()

@@ -7,7 +7,6 @@
 //! measured at a short and at a long context length. Its layout has to be faster in the mean and not slower
 //! at either length.
 
-pub(crate) mod candidates;
 #[cfg(feature = "tune")]
 pub(crate) mod compare;
 #[cfg(feature = "tune")]
@@ -17,9 +16,6 @@ pub(crate) mod table;
 #[cfg(feature = "tune")]
 pub(crate) mod tuner;
 
-pub use crate::measure::tune::candidates::{
-    Candidate, CandidateKernel, ErrorModel, KernelLayout, KeyValue, TuningKey, TuningProblem, TuningSpace,
-};
 #[cfg(feature = "tune")]
 pub use crate::measure::tune::compare::OutputDifference;
 #[cfg(feature = "tune")]

@@ -1,7 +1,7 @@
 //! Results of tuning.
 
-use crate::measure::tune::candidates::{KernelLayout, TuningKey};
 use crate::measure::tune::compare::OutputDifference;
+use forge_device::tuning_space::{KernelLayout, TuningKey};
 
 /// The result of one tuning problem.
 #[derive(Clone, Debug)]

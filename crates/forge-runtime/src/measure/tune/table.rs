@@ -1,7 +1,7 @@
 //! Tuning results as text, and as tuned.json for `forge compile --tuned`.
 
-use crate::measure::tune::candidates::{ErrorModel, KernelLayout, KeyValue};
 use crate::measure::tune::result::TuningResult;
+use forge_device::tuning_space::{ErrorModel, KernelLayout, KeyValue};
 use serde_json::{Map, Value, json};
 
 /// The knobs of a layout as JSON.
@@ -73,7 +73,8 @@ pub fn table(model: &str, device: &str, all: &[TuningResult]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::tune::{LayoutTimes, Mismatch, OutputDifference, TuningKey};
+    use crate::measure::tune::{LayoutTimes, Mismatch, OutputDifference};
+    use forge_device::tuning_space::TuningKey;
 
     #[test]
     fn tuning_output_lists_gains_and_knobs() {

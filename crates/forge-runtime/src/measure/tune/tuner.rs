@@ -1,14 +1,14 @@
 //! Times candidate layouts in passes of the model.
 
-use crate::device::{Binding, Buffer, Device};
 use crate::engine::{Engine, Output};
-use crate::error::Error;
 use crate::measure::capture::{CapturedDispatch, CapturedPass, CapturingDevice};
 use crate::measure::profile::median;
-use crate::measure::tune::candidates::{Candidate, CandidateKernel, ErrorModel, TuningProblem};
 use crate::measure::tune::compare::{OutputSnapshot, PARTIALS, bound, difference};
 use crate::measure::tune::result::{LayoutTimes, Mismatch, TuningResult};
-use crate::model::ModelInfo;
+use forge_device::device::{Binding, Buffer, Device};
+use forge_device::error::Error;
+use forge_device::model::ModelInfo;
+use forge_device::tuning_space::{Candidate, CandidateKernel, ErrorModel, TuningProblem};
 
 /// A layout is chosen only if it takes less than this share of the default's time; smaller gains are within
 /// the noise.
@@ -92,8 +92,7 @@ impl Tuner {
         device: &mut dyn Device,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<TuningResult>, String> {
-        let has_any =
-            |pass: &&(CapturedPass, u32)| pass.0.dispatches.iter().any(|note| choice.has_kernel(note));
+        let has_any = |pass: &&(CapturedPass, u32)| pass.0.dispatches.iter().any(|note| is_in(choice, note));
         let most = match choice.subject.error_model {
             ErrorModel::Products(_) | ErrorModel::Codes(_) => 1,
             ErrorModel::Attention { .. } => self.passes.len(),
@@ -149,7 +148,7 @@ impl Tuner {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<InterleavedTimings>, String> {
         let notes: Vec<&CapturedDispatch> =
-            pass.dispatches.iter().filter(|note| choice.has_kernel(note)).collect();
+            pass.dispatches.iter().filter(|note| is_in(choice, note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The default layout is first in each round; the order of the candidates is reversed in every other
         // round.
@@ -167,7 +166,7 @@ impl Tuner {
                     for note in &notes {
                         to.barrier();
                         match other {
-                            Some(other) => other.substitute(choice, note).encode(to),
+                            Some(other) => substitute(choice, other, note).encode(to),
                             None => note.encode(to),
                         }
                     }
@@ -215,7 +214,7 @@ fn check(
             continue;
         };
         let note = &pass.dispatches[place];
-        let candidate_kernel = other.substitute(choice, note);
+        let candidate_kernel = substitute(choice, other, note);
         // KV splits are compared after the combine kernel.
         let has_partials = |note: &CapturedDispatch| note.kernel.buffers.contains(&PARTIALS);
         let join = pass.dispatches.get(place + 1).filter(|next| has_partials(note) && has_partials(next));
@@ -256,20 +255,20 @@ fn read(note: &CapturedDispatch, device: &mut dyn Device) -> OutputSnapshot {
     written.map(bytes).collect()
 }
 
-impl TuningProblem {
-    /// Whether a dispatch belongs to the problem.
-    fn has_kernel(&self, note: &CapturedDispatch) -> bool {
-        self.kernels.contains(&note.kernel.name)
-    }
+/// Whether a dispatch belongs to the problem.
+fn is_in(problem: &TuningProblem, dispatch: &CapturedDispatch) -> bool {
+    problem.kernels.contains(&dispatch.kernel.name)
 }
 
-impl Candidate {
-    /// The dispatch with this layout.
-    fn substitute(&'static self, choice: &TuningProblem, note: &CapturedDispatch) -> CapturedDispatch {
-        let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let CandidateKernel { kernel, groups } = self.kernels[place];
-        CapturedDispatch { kernel, groups: groups(&note.scalars), ..note.clone() }
-    }
+/// A dispatch of the problem with the layout of a candidate.
+fn substitute(
+    problem: &TuningProblem,
+    candidate: &'static Candidate,
+    dispatch: &CapturedDispatch,
+) -> CapturedDispatch {
+    let place = problem.kernels.iter().position(|kernel| *kernel == dispatch.kernel.name).unwrap_or(0);
+    let CandidateKernel { kernel, groups } = candidate.kernels[place];
+    CapturedDispatch { kernel, groups: groups(&dispatch.scalars), ..dispatch.clone() }
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@
 //! contents. A special token's text that reaches into a content is split after its first character, and the
 //! parts are encoded separately. A conversation without such text is encoded as a whole.
 
-use crate::error::Error;
 use crate::serve::api::completion_body::random_id;
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Tokenizer;
+use forge_device::error::Error;
 use serde_json::Value;
 use std::ops::Range;
 

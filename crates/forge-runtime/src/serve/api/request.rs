@@ -1,7 +1,5 @@
 //! The fields that all generation requests have in common.
 
-use crate::error::Error;
-use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::state::ServerState;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
@@ -10,6 +8,8 @@ use crate::serve::tools::grammar::Grammar;
 use crate::serve::tools::grammar_limits::{check_lark, check_regex, check_schema};
 use crate::serve::tools::tool_call_parser::ToolCallParser;
 use crate::session::generation::GenerationParams;
+use forge_device::error::Error;
+use forge_device::sampling::sampler::SamplingParams;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 

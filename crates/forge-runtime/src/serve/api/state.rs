@@ -1,8 +1,5 @@
 //! Server state shared by all endpoints.
 
-use crate::error::Error;
-use crate::model::ModelInfo;
-use crate::sampling::sampler::SamplingParams;
 use crate::serve::api::completion_body::{CompletionBody, CompletionKind};
 use crate::serve::api::control_tokens;
 use crate::serve::api::request::GenerationRequest;
@@ -19,6 +16,9 @@ use crate::session::generation::{Echo, Generation, GenerationParams};
 use crate::text::chat_template::{Conversation, Message, Template};
 use crate::text::tokenizer::Tokenizer;
 use axum::http::StatusCode;
+use forge_device::error::Error;
+use forge_device::model::ModelInfo;
+use forge_device::sampling::sampler::SamplingParams;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

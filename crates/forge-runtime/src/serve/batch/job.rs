@@ -1,7 +1,7 @@
 //! Requests to the scheduler, and the events that it returns.
 
-use crate::error::Error;
 use crate::session::generation::{Echo, GeneratedToken, Generation};
+use forge_device::error::Error;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;

@@ -11,16 +11,16 @@
 //!
 //! Prefill must not stall running sequences: a pass that decodes has a small prefill budget.
 
-use crate::device::{Device, RESIDENCY_INTERVAL};
-use crate::engine::golden::argmax;
 use crate::engine::{Engine, Output, OutputKind, Row};
-use crate::error::Error;
 use crate::load::finish_background_work;
-use crate::sampling::device_sampling::DeviceSampling;
 use crate::serve::batch::job::{QueuedRequest, RequestEvent, RunningRequest};
 use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
 use crate::serve::http::metrics::Metrics;
 use crate::session::generation::FinishReason;
+use forge_device::device::{Device, RESIDENCY_INTERVAL};
+use forge_device::error::Error;
+use forge_device::sampling::argmax::argmax;
+use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! API errors in OpenAI's format.
 
-use crate::error::Error;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use forge_device::error::Error;
 use serde_json::{Value, json};
 
 /// An error response.

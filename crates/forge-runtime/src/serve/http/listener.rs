@@ -1,6 +1,5 @@
 //! The connection loop: limits, timeouts and shutdown.
 
-use crate::error::Error;
 use crate::serve::api::state::ServerState;
 use crate::serve::http::auth::is_open_path;
 use crate::serve::http::connections::Connections;
@@ -9,6 +8,7 @@ use crate::serve::http::routes::router;
 use crate::serve::http::write_timeout::WriteTimeout;
 use crate::serve::stop::Stop;
 use axum::response::IntoResponse;
+use forge_device::error::Error;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -1,6 +1,6 @@
 //! Server metrics for `/metrics`, in the Prometheus text format.
 
-use crate::offload::CacheStats;
+use forge_device::offload::CacheStats;
 use std::collections::VecDeque;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

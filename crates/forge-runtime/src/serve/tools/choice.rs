@@ -2,13 +2,13 @@
 //!
 //! Calls are constrained: the name is one of the offered functions, and the arguments follow its schema.
 
-use crate::error::Error;
 use crate::serve::http::error::ApiError;
 use crate::serve::tools::grammar::{Grammar, Grammars, compact, with_few_blanks};
 use crate::serve::tools::grammar_limits::check_schema;
 use crate::serve::tools::tool_call_format::ToolCallFormat;
 use crate::text::chat_template::{Message, Template};
 use crate::text::tokenizer::Tokenizer;
+use forge_device::error::Error;
 use serde_json::{Value, json};
 
 /// The tools of a request.

@@ -3,12 +3,12 @@
 //! llguidance tracks which bytes may come next and returns the allowed tokens. It is initialized on first
 //! use, because that takes a while.
 
-use crate::error::Error;
-use crate::model::ModelInfo;
 use crate::serve::batch::watchdog::{Watch, Watchdog};
 use crate::serve::tools::grammar_limits::set_parser_limits;
 use crate::serve::tools::token_bytes::TokenBytes;
 use crate::session::generation::Constraint;
+use forge_device::error::Error;
+use forge_device::model::ModelInfo;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{CancellationHandle, Matcher, ParserFactory};

@@ -3,7 +3,7 @@
 //! A compilation cannot be interrupted, and its time, stack and memory grow with the grammar. The size is
 //! therefore checked first. The worst grammar within these limits compiles in one to two seconds.
 
-use crate::error::Error;
+use forge_device::error::Error;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 use std::collections::HashSet;

@@ -10,7 +10,7 @@ pub(crate) mod methods;
 pub(crate) mod python;
 pub(crate) mod source;
 
-use crate::error::{Error, panic_message};
+use forge_device::error::{Error, panic_message};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value, context};

@@ -4,7 +4,7 @@
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
-use crate::engine::golden::argmax;
+use crate::sampling::argmax::argmax;
 use crate::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_ops::Sample;
 use std::cell::Cell;

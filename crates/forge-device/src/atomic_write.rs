@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Checks that a file can be written, and leaves nothing behind.
-pub(crate) fn try_at(path: &Path) -> io::Result<()> {
+pub fn try_at(path: &Path) -> io::Result<()> {
     match temporary(path) {
         Some(temporary) => {
             std::fs::write(&temporary, "")?;
@@ -17,7 +17,7 @@ pub(crate) fn try_at(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces a file's content atomically.
-pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let Some(temporary) = temporary(path) else { return std::fs::write(path, text) };
     let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {

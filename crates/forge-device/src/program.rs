@@ -1,8 +1,8 @@
 //! A compiled model as the generated crate declares it: static data.
 
 use crate::device::Kernel;
-use crate::measure::tune::TuningSpace;
 use crate::model::{LoadModel, ModelInfo};
+use crate::tuning_space::TuningSpace;
 
 /// A compiled model: its kernels, its constants and its files.
 #[derive(Clone, Copy)]

@@ -43,7 +43,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// The message of a panic.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message")
 }

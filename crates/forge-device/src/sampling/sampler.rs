@@ -31,7 +31,7 @@
 //! The same logits, parameters and seed give the same tokens on every machine, sampled on the host or on the
 //! device. `typical_p` takes logarithms and runs on the host only.
 
-use crate::engine::golden::argmax;
+use crate::sampling::argmax::argmax;
 use crate::sampling::device_sampling::{DeviceSampling, MAX_WEIGHT, TokenWeights, random};
 use serde_json::Value;
 use std::collections::BTreeMap;
