@@ -35,7 +35,7 @@ fn missing(error: String) -> String {
 /// A cargo command for ARM on the runtime crate.
 fn cargo(what: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args([what, "--target", TARGET, "--package", "forge-runtime"]);
+    command.args([what, "--target", TARGET, "--package", "forge-device", "--package", "forge-runtime"]);
     command.args(["--no-default-features", "--features", "cpu-kernels,tune"]);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER);

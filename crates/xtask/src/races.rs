@@ -9,13 +9,22 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Tests of the thread pool, the kernels and their callers.
 pub(crate) const TESTS: [&str; 8] =
-    ["attention", "chain", "experts", "kernels", "latents", "model", "recurrent", "recurrent_state"];
+    ["attention", "chain", "matmul", "mla", "model", "moe", "recurrent", "recurrent_state"];
 
 /// Builds and runs the tests.
 pub(crate) fn races() -> Result<(), String> {
     let mut command = Command::new(env!("CARGO"));
     command
-        .args(["test", "-Zbuild-std", "--target", TARGET, "--package", "forge-runtime"])
+        .args([
+            "test",
+            "-Zbuild-std",
+            "--target",
+            TARGET,
+            "--package",
+            "forge-device",
+            "--package",
+            "forge-runtime",
+        ])
         .args(["--no-default-features", "--features", "cpu-kernels", "--no-fail-fast", "--lib"])
         .args(TESTS.iter().flat_map(|test| ["--test", test]));
     // Sanitizers are unstable, so a stable compiler needs RUSTC_BOOTSTRAP.

@@ -5,7 +5,7 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{ChunkLayout, Kernel};
 use forge_ops::{Activation, CausalConv, DeltaChunks, DeltaRule, DeltaStep, Format, GatedRmsNorm};
 
-#[path = "../../../forge-runtime/tests/support/mixer.rs"]
+#[path = "../../../forge-device/tests/support/mixer.rs"]
 mod mixer;
 
 /// Rows of two slots: one continues at position 5, is interrupted by one that starts, and continues; the

@@ -5,9 +5,9 @@ use crate::support::{
     repacked, run_kernel, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, embed, plane_arguments, planes};
-use forge_runtime::cpu;
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{self, Squares};
+use forge_device::cpu;
+use forge_device::device::Schedule;
+use forge_device::ops::{self, Squares};
 
 #[test]
 fn embed_widens_rows_exactly() {

@@ -2,8 +2,8 @@
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
 use crate::{cache_bytes, rope_parameters};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Format, KvSource, Pairing};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, Format, KvSource, Pairing};
 
 const HEADS: usize = 2;
 const WIDTH: usize = 18;

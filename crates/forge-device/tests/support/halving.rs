@@ -1,14 +1,14 @@
 //! The smallest model with recurrent state: one f32 element per slot. Each token multiplies it by 0.5 and adds its id.
 //! It is the logit of token 0; the other logits are near it, so that the argmax varies.
 
-use forge_runtime::cpu::KernelArgs;
-use forge_runtime::device::kernel_cost::KernelCost;
-use forge_runtime::device::{Buffer, Kernel, Pass, Schedule, Span};
-use forge_runtime::error::Error;
-use forge_runtime::model::state::StateLayout;
-use forge_runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
-use forge_runtime::sampling::argmax::argmax;
-use forge_runtime::weights::WeightFile;
+use forge_device::cpu::KernelArgs;
+use forge_device::device::kernel_cost::KernelCost;
+use forge_device::device::{Buffer, Kernel, Pass, Schedule, Span};
+use forge_device::error::Error;
+use forge_device::model::state::StateLayout;
+use forge_device::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
+use forge_device::sampling::argmax::argmax;
+use forge_device::weights::WeightFile;
 
 const VOCABULARY: usize = 50;
 const CHUNK: usize = 8;

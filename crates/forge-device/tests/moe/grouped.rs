@@ -6,10 +6,10 @@ use super::support::{
     words_of,
 };
 use super::{FORMATS, inner, sum};
-use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{self};
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{
+use forge_device::cpu::simd::isa::Isa;
+use forge_device::cpu::{self};
+use forge_device::device::Schedule;
+use forge_device::ops::{
     Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Gating,
 };
 

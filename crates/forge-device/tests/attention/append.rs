@@ -5,8 +5,8 @@ use crate::{
     cache_bytes, cache_unit, cache_values, long, normed, of_size, rope_parameters, rotated, rows_of_a_batch,
     seventh, to_f64,
 };
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing, RopeParameters};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, Format, HeadNorm, KvSource, Pairing, RopeParameters};
 
 #[test]
 fn append_writes_keys_and_values() {

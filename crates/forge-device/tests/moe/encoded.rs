@@ -7,10 +7,10 @@ use super::support::{
     Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked,
     run_kernel_as, to_f32,
 };
-use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::cpu::{self};
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{Epilogue, ExpertsSum, Format, Scales, Squares};
+use forge_device::cpu::simd::isa::Isa;
+use forge_device::cpu::{self};
+use forge_device::device::Schedule;
+use forge_device::ops::{Epilogue, ExpertsSum, Format, Scales, Squares};
 
 const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, affine(4, 64, Scales::Bf16)];
 

@@ -1,8 +1,8 @@
 //! Random stored matrices, and their tensors in a weight file.
 
+use crate::support::Random;
 use crate::support::bytes_of;
-use crate::support::random::Random;
-use forge_runtime::ops::{Affine, Format, Plane, PlaneElement, Scales};
+use forge_device::ops::{Affine, Format, Plane, PlaneElement, Scales};
 use half::{bf16, f16};
 
 /// A stored matrix: its planes as bytes, and its values `[rows, columns]`.

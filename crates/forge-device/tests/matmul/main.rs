@@ -14,8 +14,8 @@ mod linear;
 mod linear_decode;
 mod next_token;
 
-use forge_runtime::cpu;
-use forge_runtime::ops::{self, Epilogue, Format, Scales};
+use forge_device::cpu;
+use forge_device::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
 pub(crate) const FORMATS: [Format; 16] = [

@@ -2,8 +2,8 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, silu, to_f32};
 use crate::{normed, to_f64};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Activation, Function, UnaryOp};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, Activation, Function, UnaryOp};
 
 #[test]
 fn rms_norm_divides_by_the_root_of_the_mean_square() {

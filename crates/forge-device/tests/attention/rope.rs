@@ -2,8 +2,8 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, to_f32};
 use crate::{long, of_size, rope_parameters, rotated, seventh, to_f64};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, LongContext, Pairing, RopeParameters};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, LongContext, Pairing, RopeParameters};
 
 #[test]
 fn rope_scales_for_long_contexts() {

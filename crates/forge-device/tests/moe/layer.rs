@@ -1,8 +1,8 @@
 //! A mixture-of-experts layer, and its definition in f64.
 
 use super::support::{Argument, Matrix, Random, matrix, repacked, silu};
-use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::ops::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format, Gating};
+use forge_device::cpu::simd::isa::Isa;
+use forge_device::ops::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format, Gating};
 
 /// How a layer's kernels are executed.
 #[derive(Clone, Copy, Debug)]

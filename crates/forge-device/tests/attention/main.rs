@@ -15,7 +15,7 @@ mod quantized;
 mod ring;
 mod rope;
 
-use forge_runtime::ops::{Format, LongContext, Pairing, RopeParameters};
+use forge_device::ops::{Format, LongContext, Pairing, RopeParameters};
 use half::f16;
 use std::borrow::Cow;
 use support::{Random, bytes_of, to_f32};

@@ -1,8 +1,8 @@
 //! The routing kernel against its definition: selected experts and their weights.
 
 use super::support::{Argument, NAN, Random, each_level, kernel, run_kernel, words_of};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{Groups, Route, Scores};
+use forge_device::cpu::{self};
+use forge_device::ops::{Groups, Route, Scores};
 
 pub(crate) const PLAIN: Route = Route {
     experts: 7,

@@ -5,10 +5,10 @@ use crate::support::{
     kernel_repacked, matrix, repacked, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
-use forge_runtime::cpu;
-use forge_runtime::cpu::simd::isa::Isa;
-use forge_runtime::device::Schedule::{self, Batch, Decode};
-use forge_runtime::ops::{self, Activation, Epilogue, Format, Gating, Squares};
+use forge_device::cpu;
+use forge_device::cpu::simd::isa::Isa;
+use forge_device::device::Schedule::{self, Batch, Decode};
+use forge_device::ops::{self, Activation, Epilogue, Format, Gating, Squares};
 use std::sync::{Mutex, PoisonError};
 
 /// Held by the test that uses the shared static shape.

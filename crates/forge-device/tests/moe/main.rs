@@ -23,9 +23,9 @@ mod grouped;
 mod layer;
 mod routes;
 
-use forge_runtime::cpu::{self};
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Scales, Squares};
+use forge_device::cpu::{self};
+use forge_device::device::Schedule;
+use forge_device::ops::{DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Scales, Squares};
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{

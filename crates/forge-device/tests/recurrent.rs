@@ -6,8 +6,8 @@ mod support;
 #[path = "support/mixer.rs"]
 mod mixer;
 
-use forge_runtime::cpu;
-use forge_runtime::ops;
+use forge_device::cpu;
+use forge_device::ops;
 use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, run_kernel, to_f32};
 
 /// Rows of two slots: one continues at position 5, is interrupted by one that starts, and continues.

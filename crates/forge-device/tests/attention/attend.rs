@@ -3,8 +3,8 @@
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, run_kernel, to_f32};
 use crate::{cache_bytes, cache_values, of_size, rope_parameters, rows_of_a_batch, to_f64};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, Format, Gates, HeadNorm, KvSource, Pairing, Prologue};
 use half::f16;
 
 /// A KV cache of two slots as bytes. Positions that no row may read are NaN.

@@ -1,8 +1,8 @@
 //! Argmax and sampling.
 
 use crate::support::{Argument, Random, each_level, kernel, run_kernel, words_of};
-use forge_runtime::sampling::sampler::{Sampler, SamplingParams};
-use forge_runtime::{cpu, ops};
+use forge_device::sampling::sampler::{Sampler, SamplingParams};
+use forge_device::{cpu, ops};
 
 #[test]
 fn argmax_combine_returns_the_lowest_of_equal_ids() {

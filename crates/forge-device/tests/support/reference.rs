@@ -1,7 +1,7 @@
 //! The tiny model in plain f64, and its files.
 
 use super::{Matrix, Random, matrix, silu, tensors, vector, write_weights};
-use forge_runtime::ops::Format;
+use forge_device::ops::Format;
 use half::f16;
 use serde_json::json;
 use std::path::Path;

@@ -4,9 +4,9 @@
 #[macro_use]
 mod support;
 
-use forge_runtime::cpu::{self};
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{
+use forge_device::cpu::{self};
+use forge_device::device::Schedule;
+use forge_device::ops::{
     Format, MlaAppend, MlaAttention, MlaAttentionExpanded, MlaColumns, MlaLoadLatents, MlaPrepare, Pairing,
     PerHeadLinear, RopeParameters, Scales,
 };

@@ -4,9 +4,9 @@ use crate::support::{
     Argument, Random, bytes_of, compare, each_level, kernel, matrix, run_kernel, run_kernel_as, silu, to_f32,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
-use forge_runtime::cpu;
-use forge_runtime::device::Schedule;
-use forge_runtime::ops::{self, Activation, Epilogue, Gating, UnaryOp};
+use forge_device::cpu;
+use forge_device::device::Schedule;
+use forge_device::ops::{self, Activation, Epilogue, Gating, UnaryOp};
 
 #[test]
 fn linear_is_a_matrix_product() {

@@ -4,8 +4,8 @@ use crate::support::{
     Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, run_kernel, silu, to_f32, words_of,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
-use forge_runtime::cpu;
-use forge_runtime::ops::{self, Activation, Epilogue, Gating, Squares};
+use forge_device::cpu;
+use forge_device::ops::{self, Activation, Epilogue, Gating, Squares};
 
 /// Decode projections: the deferred norm of x, and sums of squares or argmax candidates for the following step.
 #[test]

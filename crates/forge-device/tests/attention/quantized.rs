@@ -3,8 +3,8 @@
 
 use crate::rope_parameters;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, run_kernel, to_f32};
-use forge_runtime::cpu::{self};
-use forge_runtime::ops::{self, Format, HeadNorm, KvSource, Pairing};
+use forge_device::cpu::{self};
+use forge_device::ops::{self, Format, HeadNorm, KvSource, Pairing};
 use half::f16;
 
 const HEADS: usize = 2;

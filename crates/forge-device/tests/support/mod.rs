@@ -1,0 +1,265 @@
+//! Test helpers: pseudorandom numbers, weight files, execution of one kernel, and expected results.
+
+#![allow(dead_code, unreachable_pub)]
+
+pub mod halving;
+mod matrix;
+mod random;
+pub mod reference;
+
+pub use matrix::*;
+pub use random::Random;
+
+use forge_device::cpu::format::repacked::RepackedMatrix;
+use forge_device::cpu::simd::isa::Isa;
+use forge_device::cpu::{CpuDevice, KernelArgs};
+use forge_device::device::kernel_cost::KernelCost;
+use forge_device::device::{Binding, Buffer, Device, Kernel, Schedule, Span};
+use forge_device::model::state::StateLayout;
+use forge_device::model::{Layout, TokenRing};
+use forge_device::weights::WeightFile;
+use std::path::Path;
+use std::time::Duration;
+
+/// A kernel is a plain function without captures, so the shape under test is in a static.
+#[allow(unused_macros)]
+macro_rules! kernel_under_test {
+    ($name:ident, $shape:ty, $function:path) => {
+        static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
+        fn run(call: &cpu::KernelArgs<'_>) {
+            let shape = $name.read().unwrap().clone().expect("a shape is set before each run");
+            $function(call, &shape);
+        }
+    };
+}
+
+pub const NAN: [u8; 4] = [0xff; 4];
+
+/// A kernel with these buffers.
+pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&KernelArgs<'_>)) -> &'static Kernel {
+    Box::leak(Box::new(Kernel {
+        name,
+        buffers: Box::leak(buffers.into_boxed_slice()),
+        threads: 32,
+        strips: None,
+        cost: KernelCost::NONE,
+        cpu,
+    }))
+}
+
+/// The same for a repacked matrix.
+pub fn kernel_repacked(
+    name: &'static str,
+    buffers: Vec<&'static str>,
+    shape: [usize; 2],
+    cpu: fn(&KernelArgs<'_>),
+) -> &'static Kernel {
+    let buffers = Box::leak(buffers.into_boxed_slice());
+    Box::leak(Box::new(Kernel {
+        name,
+        buffers,
+        threads: 32,
+        strips: Some(shape),
+        cost: KernelCost::NONE,
+        cpu,
+    }))
+}
+
+/// Compares values: `wanted` has each expected value with the magnitude of its terms.
+pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    for (index, (got, (wanted, size))) in got.iter().zip(wanted).enumerate() {
+        let error = (f64::from(*got) - wanted).abs();
+        assert!(
+            error <= 1e-6 * size + 1e-30,
+            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
+        );
+    }
+}
+
+/// Runs a check on every instruction set, with one to three threads.
+pub fn each_level(mut check: impl FnMut(Isa, usize)) {
+    for (index, level) in Isa::available().into_iter().enumerate() {
+        check(level, index % 3 + 1);
+    }
+}
+
+/// A row after q8_0 quantization: each value is the nearest of 255 steps between plus and minus the largest
+/// magnitude of its 32.
+#[allow(dead_code)]
+pub fn as_encoded(row: &[f32]) -> Vec<f64> {
+    let blocks = row.chunks(32).flat_map(|block| {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let factor = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+        block.iter().map(move |x| f64::from((x * factor).round_ties_even()) * f64::from(largest / 127.0))
+    });
+    blocks.collect()
+}
+
+pub fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// Writes a weight file like the compiler: data aligned to 16384, tensors aligned to 64.
+pub fn write_weights(path: &Path, tensors: &[Tensor]) {
+    let mut entries = Vec::new();
+    let mut data: Vec<u8> = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend(bytes);
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{}]}}"#,
+            data.len()
+        ));
+        let gap = data.len().next_multiple_of(64) - data.len();
+        if gap > 0 {
+            let (start, number) = (data.len(), entries.len());
+            data.resize(start + gap, 0);
+            entries.push(format!(
+                r#""_padding.{number}":{{"dtype":"U8","shape":[{gap}],"data_offsets":[{start},{}]}}"#,
+                data.len()
+            ));
+        }
+    }
+    let mut header = format!("{{{}}}", entries.join(","));
+    while !(header.len() + 8).is_multiple_of(16384) {
+        header.push(' ');
+    }
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(data);
+    std::fs::write(path, file).unwrap();
+}
+
+/// The contents of a kernel's buffer.
+#[derive(Clone)]
+pub enum Argument {
+    Bytes(Vec<u8>),
+    /// A plane of the kernel's matrix in the weight file, repacked if the kernel supports it.
+    Weights(Vec<u8>),
+    /// The same for several matrices: their number, and their stride in bytes.
+    Stack(Vec<u8>, [usize; 2]),
+    U32(Vec<u32>),
+    F32(Vec<f32>),
+    /// A written buffer of this size, with these initial bytes.
+    Output(Vec<u8>),
+}
+
+/// Runs one kernel without activation quantization, in the decode schedule for one row and in the batch
+/// schedule otherwise. Returns the bytes of its outputs, in order.
+pub fn run_kernel(
+    kernel: &'static Kernel,
+    arguments: &[Argument],
+    scalars: &[u32],
+    level: Isa,
+    threads: usize,
+) -> Vec<Vec<u8>> {
+    let program = if scalars[0] == 1 { Schedule::Decode } else { Schedule::Batch };
+    run_kernel_as(kernel, arguments, scalars, program, level, threads, true)
+}
+
+/// Like [`run_kernel`], with a given schedule, and with or without f32 activations.
+pub fn run_kernel_as(
+    kernel: &'static Kernel,
+    arguments: &[Argument],
+    scalars: &[u32],
+    program: Schedule,
+    level: Isa,
+    threads: usize,
+    exact: bool,
+) -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let mut tensors = vec![vector("none", &[0.0; 16])];
+    for argument in arguments {
+        if let Argument::Weights(bytes) | Argument::Stack(bytes, _) = argument {
+            tensors.push((format!("plane {}", tensors.len()), "U8", vec![bytes.len()], bytes.clone()));
+        }
+    }
+    write_weights(&path, &tensors);
+    let file = WeightFile::open(&path).unwrap();
+    // Each argument ends with a page of distinct garbage, which reveals reads past its end.
+    let bytes: Vec<Vec<u8>> = arguments
+        .iter()
+        .map(|argument| match argument {
+            Argument::Bytes(bytes)
+            | Argument::Weights(bytes)
+            | Argument::Stack(bytes, _)
+            | Argument::Output(bytes) => bytes.clone(),
+            Argument::U32(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+            Argument::F32(numbers) => bytes_of(numbers),
+        })
+        .collect();
+    let offsets: Vec<usize> = bytes
+        .iter()
+        .scan(0, |end, bytes| {
+            let offset = *end;
+            *end = (offset + bytes.len() + 256).next_multiple_of(64);
+            Some(offset)
+        })
+        .collect();
+    let size = offsets.last().unwrap() + bytes.last().unwrap().len();
+    let nothing = Span::new(Buffer::Rows, 0, 0);
+    let layout = Layout {
+        state: StateLayout::new(1),
+        scratch_bytes: size,
+        rows_bytes: 0,
+        ids: nothing,
+        slots: nothing,
+        positions: nothing,
+        row_indices: nothing,
+        logits: Span::new(Buffer::Scratch, 0, 0),
+        sampling: nothing,
+        next_tokens: nothing,
+        experts: Vec::new(),
+        expert_slots: nothing,
+        token_ring: TokenRing { ids: nothing, positions: nothing, sampling: nothing },
+    };
+    let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
+    for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
+        let (bytes, written) = (bytes.len(), matches!(argument, Argument::Output(_)));
+        if let Argument::Weights(_) | Argument::Stack(..) = argument {
+            bindings.push(Binding { buffer: Buffer::Weights, offset: in_file, bytes, written });
+            in_file = (in_file + bytes).next_multiple_of(64);
+        } else {
+            bindings.push(Binding { buffer: Buffer::Scratch, offset, bytes, written });
+        }
+    }
+    let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
+    let mut device = device.with_level(level).exact(exact);
+    if let Some(shape) = kernel.strips {
+        let apart = match arguments[0] {
+            Argument::Stack(_, apart) => apart,
+            _ => RepackedMatrix::SINGLE,
+        };
+        let matrix = RepackedMatrix::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
+        device = device.with_copied_weights(&file, vec![matrix]);
+        while device.finish_background_work(Duration::MAX).unwrap().is_some() {}
+    }
+    device.write(Buffer::Scratch, 0, &vec![0xff; size]);
+    for (binding, bytes) in
+        bindings.iter().zip(&bytes).filter(|(binding, _)| binding.buffer == Buffer::Scratch)
+    {
+        device.write(Buffer::Scratch, binding.offset, bytes);
+    }
+    device.run(program, &mut |pass| pass.dispatch(kernel, &bindings, scalars, [1, 1, 1])).unwrap();
+    let mut outputs = Vec::new();
+    for binding in bindings.iter().filter(|binding| binding.written) {
+        let mut read = vec![0; binding.bytes];
+        device.read(Buffer::Scratch, binding.offset, &mut read);
+        outputs.push(read);
+    }
+    outputs
+}
+
+pub fn to_f32(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+pub fn words_of(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+pub fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
