@@ -1,15 +1,21 @@
-//! The examples, built in release mode as users build them.
+//! The examples, with the commands that users type. Each builds its own copy of the runtime, so the profile is changed to
+//! one that is built in half the time.
 
-use std::process::Command;
+use std::process::{Command, Output};
 use tests::{forge, root, run, scratch};
+
+/// Runs the command of an example.
+fn run_example(command: &mut Command) -> Output {
+    let profile = ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    run(command.envs([profile]).env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release")))
+}
 
 #[test]
 fn first_steps_example() {
     let out = scratch().join("first-steps");
     let mut command = Command::new("sh");
     command.arg("examples/first-steps.sh").arg("tests/models/llama").arg(&out).current_dir(root());
-    command.env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release"));
-    let output = run(&mut command);
+    let output = run_example(&mut command);
     let stdout = String::from_utf8_lossy(&output.stdout);
     for expected in ["body layer", "decode of 1", "dispatches", "ok: the logits match the reference."] {
         assert!(stdout.contains(expected), "should say {expected}:\n{stdout}");
@@ -25,8 +31,7 @@ fn run_copy(name: &str) -> String {
     }
     let mut command = Command::new("sh");
     command.arg(copy.join("run.sh")).arg(root().join("examples/fable"));
-    command.env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release"));
-    String::from_utf8(run(&mut command).stdout).unwrap()
+    String::from_utf8(run_example(&mut command).stdout).unwrap()
 }
 
 #[test]
@@ -43,8 +48,7 @@ fn recipe_example() {
     let mut command = Command::new("sh");
     command.args(["examples/recipe.sh", "examples/fable", "examples/fable/held-out.txt"]);
     command.arg(scratch().join("recipes")).current_dir(root());
-    command.env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release"));
-    let output = run(&mut command);
+    let output = run_example(&mut command);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let figures = |name: &str| -> (f64, f64) {
         let line = stdout
