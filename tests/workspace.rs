@@ -42,7 +42,7 @@ fn update(from: &Path, to: &Path) {
 
 /// The release profile of every workspace, so that cargo compiles the runtime once for all of them. Kernels are
 /// optimized as in the programs of users. The rest computes little, and symbols are a third of a program's size.
-const PROFILE: &str = "[profile.release]\nopt-level = 0\nstrip = true\n\
+const PROFILE: &str = "[profile.release]\nopt-level = 0\nlto = \"off\"\nstrip = true\n\
     [profile.release.package.forge-device]\nopt-level = 3\n";
 
 /// The package whose program contains all models of a workspace. The name of its executable selects the

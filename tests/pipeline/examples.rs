@@ -6,8 +6,8 @@ use tests::{forge, root, run, scratch};
 
 /// Runs the command of an example.
 fn run_example(command: &mut Command) -> Output {
-    let profile = ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-    run(command.envs([profile]).env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release")))
+    let profile = [("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"), ("CARGO_PROFILE_RELEASE_LTO", "off")];
+    run(command.envs(profile).env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release")))
 }
 
 #[test]
