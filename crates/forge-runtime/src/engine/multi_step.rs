@@ -110,6 +110,12 @@ impl<D: Device> MultiStepDecoder<'_, D> {
         next.ok_or_else(|| Error::usage(format!("the context is full at {} tokens", self.position)))
     }
 
+    /// The number of tokens that are decoded or being decoded, and not yet returned. If [`MultiStepDecoder::next`] is
+    /// called with this as the maximum, it submits nothing more.
+    pub fn pending(&self) -> usize {
+        self.ready.len() + self.in_flight.iter().map(|pass| pass.rows as usize).sum::<usize>()
+    }
+
     /// Submits a pass that decodes `rows` tokens.
     fn submit(&mut self, rows: u32) -> Result<(), Error> {
         let (engine, slot) = (&mut *self.engine, self.slot);

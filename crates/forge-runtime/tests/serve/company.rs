@@ -1,5 +1,6 @@
 //! Concurrent clients, and clients that connect and disconnect.
 
+use crate::runtime::device::RunAhead;
 use crate::served::*;
 use serde_json::Value;
 use std::net::TcpStream;
@@ -161,4 +162,54 @@ fn expert_reads_are_counted() {
     let reached = served.metric("expert_disk_bound_ratio");
     assert!((reached * served.metric("forward_seconds_total") * permitted / rows - 1.0).abs() < 1e-9);
     served.end();
+}
+
+/// What a client sees must not depend on how far the device runs ahead of the host: alone, with a stop string, until the
+/// context is full, and joined by another client.
+#[test]
+fn answers_do_not_depend_on_run_ahead() {
+    let observed = |run_ahead| {
+        let served = serve(&Setting { run_ahead, pace: 1, ..PLAIN });
+        let mut answers = Vec::new();
+        let mut sampled = greedy(&ids(4, 3), 30);
+        sampled["temperature"] = 1.0.into();
+        sampled["seed"] = 7.into();
+        let whole = served.answer(PLAINLY, &greedy(&ids(1, 3), 30));
+        let word = text(&whole).split_whitespace().nth(9).unwrap().to_owned();
+        let mut stopped = greedy(&ids(1, 3), 30);
+        stopped["stop"] = word.into();
+        for question in [sampled, stopped, greedy(&ids(5, 3), 61), greedy(&ids(1, 3), 1)] {
+            answers.push(served.answer(PLAINLY, &question)["choices"][0].clone());
+        }
+        let alone = served.passes.load(Ordering::Relaxed);
+        // The second client arrives while the first one's tokens are computed ahead.
+        let mut first = served.ask(PLAINLY, &{
+            let mut question = greedy(&ids(6, 3), 50);
+            question["stream"] = true.into();
+            question
+        });
+        let mut pieces = String::new();
+        let mut second = None;
+        while let Some(event) = first.event() {
+            let event: Value = serde_json::from_str(&event).unwrap_or_default();
+            pieces += event["choices"][0]["text"].as_str().unwrap_or_default();
+            second.get_or_insert_with(|| served.ask(PLAINLY, &greedy(&ids(7, 20), 20)));
+        }
+        let second = second.unwrap().response().json();
+        answers.extend([whole["choices"][0].clone(), pieces.into(), second["choices"][0].clone()]);
+        // The processed tokens of an ended sequence are reused.
+        let longer = [ids(6, 3), vec![0]].concat();
+        let next = served.answer(PLAINLY, &greedy(&longer, 2));
+        answers.push(next["usage"]["prompt_tokens_details"]["cached_tokens"].clone());
+        served.end();
+        (answers, alone)
+    };
+    let (expected, separate) = observed(None);
+    for run_ahead in [(4, 2), (1, 2), (3, 3)] {
+        let run_ahead = RunAhead { tokens_per_pass: run_ahead.0, passes: run_ahead.1 };
+        let (answers, passes) = observed(Some(run_ahead));
+        assert_eq!(answers, expected, "{run_ahead:?}");
+        let is_ahead = 2 * passes < separate;
+        assert!(is_ahead || run_ahead.tokens_per_pass == 1, "{passes} passes instead of {separate}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::model::Tiny;
 use crate::runtime::cpu::CpuDevice;
-use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Schedule};
+use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, RunAhead, Schedule};
 use crate::runtime::engine::Engine;
 use crate::runtime::error::Error;
 use crate::runtime::model::LoadModel;
@@ -29,6 +29,9 @@ pub(crate) struct Slow {
     disk_fails: Arc<AtomicBool>,
     passes: u32,
     renewals: Option<Arc<AtomicUsize>>,
+    run_ahead: Option<RunAhead>,
+    /// The number of passes so far.
+    passes_run: Arc<AtomicUsize>,
 }
 
 /// Expert cache statistics of each pass.
@@ -59,6 +62,7 @@ impl Device for Slow {
     fn run(&mut self, program: Schedule, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         std::thread::sleep(self.pace);
         self.passes += 1;
+        self.passes_run.fetch_add(1, Ordering::Relaxed);
         if self.disk_fails.load(Ordering::Relaxed) {
             // In the middle of a pass, which leaves partly written state.
             self.inner.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
@@ -71,6 +75,10 @@ impl Device for Slow {
         let mut counts = CacheStats::default();
         (0..self.passes).for_each(|_| counts += OF_PASS);
         Some(counts)
+    }
+
+    fn run_ahead(&self) -> RunAhead {
+        self.run_ahead.unwrap_or(RunAhead::NONE)
     }
 
     fn renew_residency(&mut self) -> bool {
@@ -109,6 +117,8 @@ pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) stop: Stop,
     pub(crate) thread: Option<JoinHandle<Result<(), Error>>>,
+    /// The number of passes that the device has run.
+    pub(crate) passes: Arc<AtomicUsize>,
     _folder: TempDir,
 }
 
@@ -123,6 +133,8 @@ pub(crate) struct Setting {
     pub(crate) pace: u64,
     /// The number of times that residency was renewed, if the device needs it.
     pub(crate) renewals: Option<Arc<AtomicUsize>>,
+    /// How far the device runs ahead, if it does.
+    pub(crate) run_ahead: Option<RunAhead>,
     /// Whether passes fail.
     pub(crate) disk_fails: Option<Arc<AtomicBool>>,
     pub(crate) keys: Vec<String>,
@@ -140,6 +152,7 @@ pub(crate) const PLAIN: Setting = Setting {
     queue: 64,
     pace: 0,
     renewals: None,
+    run_ahead: None,
     disk_fails: None,
     keys: Vec::new(),
     origins: Vec::new(),
@@ -185,17 +198,19 @@ pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     .unwrap();
     let (address, stop) = (server.address(), server.stop());
     let disk_fails = setting.disk_fails.clone().unwrap_or_default();
-    let renewals = setting.renewals.clone();
+    let (renewals, run_ahead) = (setting.renewals.clone(), setting.run_ahead);
+    let passes = Arc::new(AtomicUsize::new(0));
+    let passes_run = passes.clone();
     let thread = std::thread::spawn(move || {
         let model = load(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
         let pace = Duration::from_millis(pace);
-        let device = Slow { inner: device, pace, disk_fails, passes: 0, renewals };
+        let device = Slow { inner: device, pace, disk_fails, passes: 0, renewals, run_ahead, passes_run };
         let engine = Engine::new(model, device, context, slots);
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
     });
-    let served = Served { address, stop, thread: Some(thread), _folder: folder };
+    let served = Served { address, stop, thread: Some(thread), passes, _folder: folder };
     while served.get("/ready").status != 200 {
         std::thread::sleep(Duration::from_millis(2));
     }

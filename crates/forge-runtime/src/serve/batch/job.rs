@@ -1,7 +1,10 @@
 //! Requests to the scheduler, and the events that it returns.
 
-use crate::session::generation::{Echo, GeneratedToken, Generation};
+use crate::engine::Output;
+use crate::serve::http::metrics::Metrics;
+use crate::session::generation::{Echo, FinishReason, GeneratedToken, Generation};
 use forge_device::error::Error;
+use forge_device::sampling::argmax::argmax;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
@@ -52,7 +55,56 @@ pub(crate) struct RunningRequest {
     pub(crate) waits_for_prefix: bool,
 }
 
+/// The output of a row: a token chosen on the device, or logits.
+pub(crate) enum NextToken<'a> {
+    Id(u32),
+    Logits(&'a mut [f32]),
+}
+
+/// Whether a sequence continues after a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Continues,
+    Ended,
+}
+
 impl RunningRequest {
+    /// Continues the sequence with the output after its last token. `is_full`: no further token fits.
+    pub(crate) fn accept(
+        &mut self,
+        next: NextToken<'_>,
+        is_full: bool,
+        metrics: &Metrics,
+    ) -> Result<Progress, Error> {
+        let generation = &mut self.request.generation;
+        let token = match next {
+            _ if generation.is_full() => generation.finish(FinishReason::Length)?,
+            NextToken::Id(id) => generation.accept(id)?,
+            NextToken::Logits(logits) if generation.required_output() == Output::Greedy => {
+                generation.accept(argmax(logits) as u32)?
+            }
+            NextToken::Logits(logits) => generation.sample(logits)?,
+        };
+        if self.request.prompt.len() == self.position {
+            metrics.time_to_first_token.observe(self.request.arrived.elapsed());
+        }
+        metrics
+            .generated_tokens
+            .add(usize::from(token.id.is_some() && token.finish_reason != Some(FinishReason::EndOfText)));
+        self.next = token.id;
+        let mut has_ended = token.finish_reason.is_some();
+        self.send(RequestEvent::Token(token));
+        if !has_ended && is_full {
+            let last = self.request.generation.finish(FinishReason::Context)?;
+            has_ended = last.finish_reason.is_some();
+            self.send(RequestEvent::Token(last));
+        }
+        if has_ended {
+            metrics.finish(self.request.arrived.elapsed());
+        }
+        Ok(if has_ended { Progress::Ended } else { Progress::Continues })
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
         self.request.updates.is_closed()
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod job;
 pub(crate) mod queue;
+pub(crate) mod scheduled_batch;
 pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod watchdog;

@@ -10,25 +10,23 @@
 //! the others wait for it.
 //!
 //! Prefill must not stall running sequences: a pass that decodes has a small prefill budget.
+//!
+//! A sequence without company is decoded like that of the command line: the device runs ahead of the host, until
+//! the sequence ends or another request arrives. Its tokens are the same either way.
 
-use crate::engine::{Engine, Output, OutputKind, Row};
+use crate::engine::{Engine, Output, Row};
 use crate::load::finish_background_work;
-use crate::serve::batch::job::{QueuedRequest, RequestEvent, RunningRequest};
+use crate::serve::batch::job::{NextToken, Progress, QueuedRequest, RequestEvent, RunningRequest};
+use crate::serve::batch::scheduled_batch::ScheduledBatch;
 use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
 use crate::serve::http::metrics::Metrics;
-use crate::session::generation::FinishReason;
-use forge_device::device::{Device, RESIDENCY_INTERVAL};
+use forge_device::device::{Device, RESIDENCY_INTERVAL, RunAhead};
 use forge_device::error::Error;
-use forge_device::sampling::argmax::argmax;
-use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
-
-/// Maximum prefill rows in a pass that also decodes.
-const MIXED_PREFILL_BUDGET: usize = 64;
 
 /// The scheduler. It runs until its queue is closed and empty.
 pub(crate) struct Scheduler<D> {
@@ -88,7 +86,9 @@ impl<D: Device> Scheduler<D> {
             self.drop_cancelled();
             self.assign_slots();
             self.update_gauges();
-            if self.slots.iter().any(|slot| slot.request.is_some()) {
+            if let Some((index, run_ahead)) = self.alone() {
+                self.decode_alone(index, run_ahead);
+            } else if self.slots.iter().any(|slot| slot.request.is_some()) {
                 self.step();
             } else if is_over {
                 return;
@@ -190,7 +190,7 @@ impl<D: Device> Scheduler<D> {
     /// Runs one pass.
     fn step(&mut self) {
         self.share_prefixes();
-        let pass = self.compose();
+        let pass = ScheduledBatch::compose(&self.slots, &self.prefilling, self.engine.info());
         let start = Instant::now();
         let output = self.engine.run_batch(&pass.rows, &pass.wanted, pass.output_kind());
         self.metrics.forward_time.add(start.elapsed());
@@ -201,15 +201,7 @@ impl<D: Device> Scheduler<D> {
         }
         let mut output = match output {
             Ok(output) => output,
-            Err(failure) => {
-                // The contents of the slots are undefined.
-                for index in 0..self.slots.len() {
-                    self.slots[index].tokens.clear();
-                    self.engine.truncate(index as u32, 0);
-                    self.fail(index, &failure);
-                }
-                return;
-            }
+            Err(failure) => return self.fail_all(&failure),
         };
         for row in &pass.rows {
             let slot = &mut self.slots[row.slot as usize];
@@ -235,10 +227,63 @@ impl<D: Device> Scheduler<D> {
                 Some(logits) => NextToken::Logits(logits),
                 None => NextToken::Id(output.next_tokens[number]),
             };
-            if let Err(failure) = self.advance(index, position as usize + 1, next) {
-                self.fail(index, &failure);
-            }
+            self.advance(index, position as usize + 1, next);
         }
+    }
+
+    /// The only running sequence, and how far the device may run ahead with it; none if other work is waiting, or
+    /// if the host has to see each token before the next pass.
+    fn alone(&mut self) -> Option<(usize, RunAhead)> {
+        let run_ahead = self.engine.device().run_ahead();
+        let mut running = self.slots.iter().enumerate().filter(|(_, slot)| slot.request.is_some());
+        let (Some((index, slot)), None) = (running.next(), running.next()) else { return None };
+        let running = slot.request.as_ref()?;
+        let is_decoding = running.next.is_some() && self.waiting.is_empty() && self.prefilling.is_empty();
+        let is_chosen_on_device = running.request.generation.device_sampling().is_some();
+        // The next request could not reuse a recurrent state past the end of the sequence.
+        let can_rewind = self.engine.info().recurrent_state_bytes == 0;
+        (run_ahead != RunAhead::NONE && is_decoding && is_chosen_on_device && can_rewind)
+            .then_some((index, run_ahead))
+    }
+
+    /// Decodes the only running sequence until it ends or another request arrives.
+    fn decode_alone(&mut self, index: usize, run_ahead: RunAhead) {
+        match self.decode_ahead(index, run_ahead) {
+            Ok(outcome) => {
+                // Removes what the device decoded past the end.
+                self.engine.truncate(index as u32, self.slots[index].tokens.len() as u32);
+                self.conclude(index, outcome);
+            }
+            Err(failure) => self.fail_all(&failure),
+        }
+    }
+
+    /// The loop of [`Scheduler::decode_alone`]. The outer error is of the device, the inner one of the sequence.
+    fn decode_ahead(&mut self, index: usize, run_ahead: RunAhead) -> Result<Result<Progress, Error>, Error> {
+        let Scheduler { engine, queue, slots, metrics, .. } = self;
+        let context = engine.context() as usize;
+        let mut outcome = Ok(Progress::Continues);
+        let Slot { tokens, request: Some(running), .. } = &mut slots[index] else { return Ok(outcome) };
+        let Some(first) = running.next else { return Ok(outcome) };
+        let draw = running.request.generation.device_sampling().filter(|draw| !draw.is_greedy());
+        let mut decoder = engine.decode_multi_step(index as u32, first, run_ahead)?;
+        if let Some(draw) = draw {
+            decoder = decoder.with_sampling(draw);
+        }
+        while outcome == Ok(Progress::Continues) && !running.is_cancelled() {
+            // Another request waits for the tokens that the device is already computing, but for no more.
+            let most = if queue.is_empty() { usize::MAX } else { decoder.pending() };
+            let (Some(id), 1..) = (running.next, most) else { break };
+            let start = Instant::now();
+            let next = decoder.next(running.request.generation.remaining().min(most))?;
+            metrics.forward_time.add(start.elapsed());
+            metrics.passes.add(1);
+            metrics.batch_tokens.add(1);
+            tokens.push(id);
+            running.position = tokens.len();
+            outcome = running.accept(NextToken::Id(next), tokens.len() >= context, metrics);
+        }
+        Ok(outcome)
     }
 
     /// Copies cached prefixes from other slots to slots in prefill.
@@ -290,94 +335,38 @@ impl<D: Device> Scheduler<D> {
         }
     }
 
-    /// Composes a pass: one row for every running sequence, and portions of prompts.
-    fn compose(&self) -> ScheduledBatch {
-        let mut pass = ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
-        for (index, slot) in self.slots.iter().enumerate() {
-            let Some((running, id)) =
-                slot.request.as_ref().and_then(|running| Some((running, running.next?)))
-            else {
-                continue;
-            };
-            pass.request_output(running);
-            pass.rows.push(Row { id, slot: index as u32, position: slot.tokens.len() as u32 });
-        }
-        let most = self.engine.info().prefill_chunk as usize;
-        let mut budget = most - pass.rows.len().min(most);
-        if !pass.rows.is_empty() {
-            budget = budget.min(MIXED_PREFILL_BUDGET);
-        }
-        for &index in &self.prefilling {
-            let Some(running) =
-                self.slots[index].request.as_ref().filter(|running| !running.waits_for_prefix)
-            else {
-                continue;
-            };
-            let portion = &running.request.prompt[running.position..];
-            // With prompt log probabilities, each row needs logits.
-            let most = if running.request.echoes_logprobs() {
-                self.engine.info().head_rows as usize
-            } else {
-                budget
-            };
-            let mut portion = &portion[..portion.len().min(budget).min(most)];
-            // The snapshot of the recurrent state is taken before the last token.
-            if self.engine.info().recurrent_state_bytes > 0
-                && portion.len() > 1
-                && running.position + portion.len() == running.request.prompt.len()
-            {
-                portion = &portion[..portion.len() - 1];
-            }
-            budget -= portion.len();
-            for (position, &id) in (running.position..).zip(portion) {
-                if running.request.echoes_logprobs() || position + 1 == running.request.prompt.len() {
-                    pass.request_output(running);
-                }
-                pass.rows.push(Row { id, slot: index as u32, position: position as u32 });
-            }
-        }
-        pass
-    }
-
     /// Continues a slot with the output after its first `length` tokens: echoes the prompt, or generates.
-    fn advance(&mut self, index: usize, length: usize, next: NextToken<'_>) -> Result<(), Error> {
+    fn advance(&mut self, index: usize, length: usize, next: NextToken<'_>) {
         let slot = &mut self.slots[index];
-        let Some(running) = &mut slot.request else { return Ok(()) };
-        if length < running.request.prompt.len() {
-            return match next {
+        let Some(running) = &mut slot.request else { return };
+        let outcome = if length < running.request.prompt.len() {
+            let echoed = match next {
                 NextToken::Logits(logits) => running.echo(length, Some(logits)),
                 NextToken::Id(_) => Ok(()),
             };
-        }
-        let generation = &mut running.request.generation;
-        let token = match next {
-            _ if generation.is_full() => generation.finish(FinishReason::Length)?,
-            NextToken::Id(id) => generation.accept(id)?,
-            NextToken::Logits(logits) if generation.required_output() == Output::Greedy => {
-                generation.accept(argmax(logits) as u32)?
-            }
-            NextToken::Logits(logits) => generation.sample(logits)?,
+            echoed.map(|()| Progress::Continues)
+        } else {
+            running.accept(next, slot.tokens.len() >= self.engine.context() as usize, &self.metrics)
         };
-        if running.request.prompt.len() == slot.tokens.len() {
-            self.metrics.time_to_first_token.observe(running.request.arrived.elapsed());
+        self.conclude(index, outcome);
+    }
+
+    /// Frees a slot whose sequence has ended or failed.
+    fn conclude(&mut self, index: usize, outcome: Result<Progress, Error>) {
+        match outcome {
+            Ok(Progress::Continues) => {}
+            Ok(Progress::Ended) => self.free(index),
+            Err(failure) => self.fail(index, &failure),
         }
-        self.metrics
-            .generated_tokens
-            .add(usize::from(token.id.is_some() && token.finish_reason != Some(FinishReason::EndOfText)));
-        let mut end = token.finish_reason;
-        running.next = token.id;
-        let is_full = slot.tokens.len() >= self.engine.context() as usize;
-        running.send(RequestEvent::Token(token));
-        if end.is_none() && is_full {
-            let last = running.request.generation.finish(FinishReason::Context)?;
-            end = last.finish_reason;
-            running.send(RequestEvent::Token(last));
+    }
+
+    /// Fails all sequences after a failed pass: the contents of the slots are undefined.
+    fn fail_all(&mut self, failure: &Error) {
+        for index in 0..self.slots.len() {
+            self.slots[index].tokens.clear();
+            self.engine.truncate(index as u32, 0);
+            self.fail(index, failure);
         }
-        if end.is_some() {
-            self.metrics.finish(running.request.arrived.elapsed());
-            self.free(index);
-        }
-        Ok(())
     }
 
     fn fail(&mut self, index: usize, failure: &Error) {
@@ -386,42 +375,6 @@ impl<D: Device> Scheduler<D> {
             self.metrics.failed.add(1);
             running.send(RequestEvent::Failed(failure.clone()));
             self.free(index);
-        }
-    }
-}
-
-/// The output of a row: a token chosen on the device, or logits.
-enum NextToken<'a> {
-    Id(u32),
-    Logits(&'a mut [f32]),
-}
-
-/// A pass to be submitted.
-struct ScheduledBatch {
-    rows: Vec<Row>,
-    wanted: Vec<u32>,
-    /// Sampling parameters of each output row; `None` if some sequence needs logits.
-    draws: Option<Vec<DeviceSampling>>,
-}
-
-impl ScheduledBatch {
-    /// Requests output for the next row, which belongs to `running`.
-    fn request_output(&mut self, running: &RunningRequest) {
-        self.wanted.push(self.rows.len() as u32);
-        let draw =
-            running.request.generation.device_sampling().filter(|_| !running.request.echoes_logprobs());
-        self.draws = self.draws.take().zip(draw).map(|(mut draws, draw)| {
-            draws.push(draw);
-            draws
-        });
-    }
-
-    /// The output of the pass: logits if some sequence needs them, else sampled or greedy tokens.
-    fn output_kind(&self) -> OutputKind<'_> {
-        match &self.draws {
-            None => OutputKind::Logits,
-            Some(draws) if draws.iter().all(DeviceSampling::is_greedy) => OutputKind::Greedy,
-            Some(draws) => OutputKind::Sampled(draws),
         }
     }
 }
