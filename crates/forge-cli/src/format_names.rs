@@ -33,7 +33,7 @@ The router of a mixture of experts keeps its format unless an override names it 
 }
 
 /// Prefixes of unsupported format names and the replacement to suggest. The first match counts.
-const UNSUPPORTED: [(&str, &str); 12] = [
+const UNSUPPORTED: [(&str, &str); 11] = [
     ("q8_1", "q8_0"),
     ("q8_k", "q8_0"),
     ("q2_k", "affine2, or auto:2.6"),
@@ -44,8 +44,7 @@ const UNSUPPORTED: [(&str, &str); 12] = [
     ("iq4", "q4_k, or Q4_K_M"),
     ("tq", "affine2"),
     ("nvfp4", "mxfp4"),
-    ("fp8", "q8_0"),
-    ("f8", "q8_0"),
+    ("f8", "fp8"),
 ];
 
 /// A parsed `--quant` value.
@@ -196,7 +195,7 @@ mod tests {
             ("q3_k_m", "affine3"),
             ("IQ4_XS", "q4_k"),
             ("q2_K", "affine2"),
-            ("fp8", "q8_0"),
+            ("f8_e4m3", "fp8"),
         ] {
             let message = error_for(name);
             assert!(

@@ -47,7 +47,7 @@ pub(crate) const fn packet_columns(format: Format) -> usize {
     match (format, format.bits()) {
         (Format::F32, _) => 4,
         (Format::F16 | Format::Bf16, _) => 8,
-        (Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
+        (Format::Fp8 | Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
         _ => 32,
     }
 }
@@ -216,6 +216,7 @@ impl Weight {
             Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
             Format::Affine(_) => ("half2", "float2"),
             Format::Mxfp4 => ("uchar", "mxfp4_scale"),
+            Format::Fp8 => ("float", "fp8_scale"),
             _ => ("half", "float"),
         };
         let planes = format.planes().iter().map(|plane| Plane {

@@ -51,6 +51,11 @@ pub enum Format {
     /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Floats are ordered as in
     /// [`Format::Q4_0`].
     Mxfp4,
+    /// FP8: floats of 8 bits (OCP E4M3) with one f32 scale for every 128 columns, value = float * scale.
+    ///
+    /// A float has a sign, 4 bits of exponent with bias 7 and 3 of fraction. There is no infinity, and the
+    /// compiler rejects NaN, the float of all ones.
+    Fp8,
     /// Unsigned quantized values with a scale and an offset per group: value = q * scale + offset.
     Affine(Affine),
 }
@@ -134,10 +139,11 @@ pub enum Scales {
 }
 
 /// All formats but the affine ones.
-const NAMED: [Format; 10] = [
+const NAMED: [Format; 11] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
+    Format::Fp8,
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
@@ -231,6 +237,9 @@ const fn values(element: PlaneElement) -> Plane {
 
 const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
 
+/// Columns that share a scale in [`Format::Fp8`].
+const FP8_GROUP: usize = 128;
+
 const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
@@ -262,6 +271,7 @@ impl Format {
             Format::F32 => "f32",
             Format::F16 => "f16",
             Format::Bf16 => "bf16",
+            Format::Fp8 => "fp8",
             Format::Q8_0 => "q8_0",
             Format::Q5_0 => "q5_0",
             Format::Q4_0 => "q4_0",
@@ -308,6 +318,9 @@ impl Format {
             Format::F32 => const { &[values(PlaneElement::F32)] },
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
+            Format::Fp8 => {
+                const { &[codes(PlaneElement::U8, FP8_GROUP), Plane { element: PlaneElement::F32, ..SCALES }] }
+            }
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
@@ -324,6 +337,7 @@ impl Format {
     pub const fn group(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group.columns(),
+            Format::Fp8 => FP8_GROUP,
             Format::Q6K | Format::Q5K | Format::Q4K => SUPERBLOCK,
             _ => BLOCK,
         }
@@ -334,6 +348,7 @@ impl Format {
         match self {
             Format::F32 => 128,
             Format::F16 | Format::Bf16 => 64,
+            Format::Fp8 => FP8_GROUP + 4,
             Format::Q8_0 => 34,
             Format::Q5_0 => 22,
             Format::Q4_0 => 18,
@@ -359,7 +374,7 @@ impl Format {
     /// Bits of a quantized value, if ordered as in [`Affine`].
     pub const fn bits(self) -> Option<Bits> {
         match self {
-            Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
+            Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Q8_0 => None,
             Format::Q4_0 | Format::Q4K | Format::Mxfp4 => Some(Bits::Four),
             Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),

@@ -27,6 +27,7 @@ mod checkpoint_weights;
 mod codec;
 mod codes;
 mod encoded;
+mod fp8;
 mod gather;
 mod ggml;
 mod layout;

@@ -43,6 +43,11 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(16.0);
             1.0001 * step + off
         }
+        // The largest floats are 32 apart, the smallest 2^-9. Scales have a spacing of 2^-149.
+        Format::Fp8 => {
+            let scale = largest / 448.0;
+            (x / 16.0).max(scale * 2_f64.powi(-10)) * 1.0001 + 449.0 * 2_f64.powi(-149)
+        }
         // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of
         // half the scale.
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),
@@ -338,11 +343,11 @@ fn rejects_unrepresentable_values() {
     let cases: [(f32, &[Format]); 5] = [
         (f32::NAN, &Format::ALL),
         (f32::NEG_INFINITY, &Format::ALL),
-        (65520.0, &[&[Format::F16, Format::Mxfp4], &SUPERBLOCKS[..]].concat()),
+        (65520.0, &[&[Format::F16, Format::Fp8, Format::Mxfp4], &SUPERBLOCKS[..]].concat()),
         (
             -1e7,
             &[
-                &[Format::F16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
+                &[Format::F16, Format::Fp8, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
                 &SUPERBLOCKS[..],
                 &*affine,
             ]
@@ -351,7 +356,15 @@ fn rejects_unrepresentable_values() {
         (
             f32::MAX,
             &[
-                &[Format::F16, Format::Bf16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
+                &[
+                    Format::F16,
+                    Format::Bf16,
+                    Format::Fp8,
+                    Format::Q8_0,
+                    Format::Q5_0,
+                    Format::Q4_0,
+                    Format::Mxfp4,
+                ],
                 &SUPERBLOCKS[..],
                 &*affine,
             ]

@@ -47,7 +47,15 @@ fn same_bits(encoding: &Encoding, columns: usize) -> Option<Format> {
         && scales.element == ScaleElement::E8m0
         && (scales.rows, scales.columns, scales.factor) == (Some(1), Some(BLOCK), ScaleFactor::One)
         && columns.is_multiple_of(BLOCK);
-    is_mxfp4.then_some(Format::Mxfp4)
+    // A scale for more rows or columns is repeated, and its product with a factor is rounded to f32 as before.
+    let is_fp8 = encoding.element == Element::E4m3
+        && encoding.zeros == Zeros::Constant(0)
+        && scales.columns.is_none_or(|group| group.is_multiple_of(Format::Fp8.group()));
+    match (is_mxfp4, is_fp8) {
+        (true, _) => Some(Format::Mxfp4),
+        (_, true) => Some(Format::Fp8),
+        _ => None,
+    }
 }
 
 /// Scales of 16 bits that hold every scale and bias, f16 first.
@@ -158,7 +166,7 @@ mod tests {
 
     #[test]
     fn floats_are_exact_if_all_their_bits_fit() {
-        let stored = encoding(Element::E4m3, Some(128), Zeros::Constant(0));
+        let stored = encoding(Element::E4m3, Some(64), Zeros::Constant(0));
         let change = |significant, lowest, float| {
             format(&stored, &Exactness { significant, lowest, ..Exactness::NONE }, 128, float).1
         };

@@ -83,6 +83,7 @@ fn packed_weight_files_give_the_same_logits() {
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
                 Format::Q8_0 => 0.3,
+                Format::Fp8 => 1.5,
                 Format::Q5_0 => 2.5,
                 Format::Q4_0 => 3.0,
                 Format::Mxfp4 => 6.0,

@@ -18,10 +18,11 @@ use forge_runtime::cpu;
 use forge_runtime::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 16] = [
+pub(crate) const FORMATS: [Format; 17] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
+    Format::Fp8,
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
@@ -44,6 +45,7 @@ macro_rules! stored {
             Format::F32 => cpu::$function::<cpu::F32>($call, $shape),
             Format::F16 => cpu::$function::<cpu::F16>($call, $shape),
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
+            Format::Fp8 => cpu::$function::<cpu::Fp8>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q5_0 => cpu::$function::<cpu::Q5_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),

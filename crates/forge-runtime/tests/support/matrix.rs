@@ -50,6 +50,9 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if let Format::Q6K | Format::Q5K | Format::Q4K = format {
         return superblocks(random, format, rows, columns, size);
     }
+    if format == Format::Fp8 {
+        return fp8_matrix(random, rows, columns, size);
+    }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
     let (mut first, mut scales) = (Vec::new(), Vec::new());
@@ -124,6 +127,34 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Matrix { format, rows, columns, planes, values }
+}
+
+/// A matrix of random 8-bit floats without NaN, with arbitrary padding.
+fn fp8_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Matrix {
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(128) {
+            let scale = size * (0.5 + random.number().abs()) / 448.0;
+            scales.extend(scale.to_ne_bytes());
+            let some: Vec<u8> =
+                (0..128).map(|_| random.below(127) as u8 | (random.below(2) as u8) << 7).collect();
+            row.extend(some.iter().map(|code| float8(*code) * scale));
+            codes.extend(some);
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Fp8, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// The value of an 8-bit float: a sign, 4 bits of exponent and 3 of fraction.
+fn float8(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => fraction * 2_f32.powi(-9),
+        _ => (8.0 + fraction) * 2_f32.powi(exponent - 10),
+    };
+    if code < 128 { magnitude } else { -magnitude }
 }
 
 /// A random quantized matrix with offsets. The padding of rows is arbitrary, because kernels must not use it.

@@ -70,6 +70,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let exponent = (scale.to_bits() >> 23) as u8;
             match format {
                 Format::Mxfp4 => scales.push(exponent),
+                Format::Fp8 => {}
                 _ if format.is_quantized() => scales.extend(scale_bytes),
                 _ => {}
             }
@@ -101,6 +102,13 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     row.extend(codes.iter().map(|&code| f32::from(code as i8) * scale));
                     first.extend(codes);
                 }
+                Format::Fp8 => {
+                    // Between 2^-7 and 2^-5; no NaN, and the floats are at most 15.
+                    scales.extend(scale.to_le_bytes());
+                    let codes: Vec<u8> = codes.iter().map(|code| code & 0xbf).collect();
+                    row.extend(codes.iter().map(|&code| float8(code) * scale));
+                    first.extend(codes);
+                }
                 Format::Q4_0 => {
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
@@ -128,6 +136,16 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// The value of an 8-bit float with a sign, 4 bits of exponent and 3 of fraction.
+fn float8(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-9),
+        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
+    };
+    if code < 128 { magnitude } else { -magnitude }
 }
 
 /// Appends a superblock to its planes and returns its values.

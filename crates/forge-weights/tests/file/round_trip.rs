@@ -92,6 +92,7 @@ proptest! {
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
                         Format::Q5_0 => 1.01 / 16.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
+                        Format::Fp8 => 1.01 / 28.0,
                         Format::Mxfp4 => 0.25,
                         // An offset rounded to bf16 can be too low by 1/128 of itself.
                         Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {

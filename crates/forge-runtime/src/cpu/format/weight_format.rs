@@ -28,6 +28,7 @@ pub(crate) mod types {
     pub use crate::cpu::format::affine::{Affine, AffineBf16};
     pub use crate::cpu::format::block_quants::{Q4_0, Q5_0, Q8_0};
     pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
+    pub use crate::cpu::format::fp8::Fp8;
     pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
     pub use crate::cpu::format::mxfp4::Mxfp4;
 }
@@ -121,6 +122,7 @@ stored! {
     "f32": [] F32 = Format::F32,
     "f16": [] F16 = Format::F16,
     "bf16": [] Bf16 = Format::Bf16,
+    "fp8": [] Fp8 = Format::Fp8,
     "q8_0": [] Q8_0 = Format::Q8_0,
     "q5_0": [] Q5_0 = Format::Q5_0,
     "q4_0": [] Q4_0 = Format::Q4_0,

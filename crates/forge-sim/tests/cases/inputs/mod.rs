@@ -104,6 +104,9 @@ impl Writer {
                     (Format::Mxfp4, "scales") if column % group == 0 => {
                         bytes.push(if empty { 241 } else { 122 })
                     }
+                    (Format::Fp8, "scales") if column % group == 0 => {
+                        bytes.extend(0.003_906_25_f32.to_le_bytes())
+                    }
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
                         if matches!(format, Format::Affine(_)) {
@@ -116,6 +119,8 @@ impl Writer {
                         bytes.extend((0x3000u16 | (value.to_bits() >> 16) as u16 & 0x83ff).to_le_bytes())
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
+                    // No NaN.
+                    (Format::Fp8, _) => bytes.push(self.random() as u8 & 0xbf),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
                     _ if column % 8 == 0 => {
                         let bits = format.bits().map_or(0, |bits| bits.count());
