@@ -33,7 +33,7 @@ The router of a mixture of experts keeps its format unless an override names it 
 }
 
 /// Prefixes of unsupported format names and the replacement to suggest. The first match counts.
-const UNSUPPORTED: [(&str, &str); 11] = [
+const UNSUPPORTED: [(&str, &str); 10] = [
     ("q8_1", "q8_0"),
     ("q8_k", "q8_0"),
     ("q2_k", "affine2, or auto:2.6"),
@@ -43,7 +43,6 @@ const UNSUPPORTED: [(&str, &str); 11] = [
     ("iq3", "affine3, or auto:3.5"),
     ("iq4", "q4_k, or Q4_K_M"),
     ("tq", "affine2"),
-    ("nvfp4", "mxfp4"),
     ("f8", "fp8"),
 ];
 

@@ -133,10 +133,11 @@ struct Plane {
 }
 
 /// Support unit that dequantizes packets of a format. Formats with offsets share those of the affine formats;
-/// others have a unit of their name.
+/// others have a unit of their name, or share that of the same codes.
 pub(crate) const fn decoder(format: Format) -> &'static str {
     match format.bits() {
         Some(bits) if format.has_offsets() => of_bits(bits),
+        _ if matches!(format, Format::Nvfp4) => "mxfp4",
         _ => format.name(),
     }
 }
@@ -180,7 +181,7 @@ pub(crate) struct Weight {
     offset: bool,
     /// Whether each half of a packet has its own scale.
     halves: bool,
-    /// Whether scales belong to superblocks. Then `widened` selects a packet's scale by its index.
+    /// Whether scales of several packets are stored together. Then `widened` selects a packet's scale by its index.
     nested: bool,
     /// Columns of a packet.
     pub(crate) columns: usize,
@@ -206,7 +207,7 @@ impl Weight {
         let columns = packet_columns(format);
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
-        let (offset, halves) = (format.has_offsets(), format == Format::Q6K);
+        let (offset, halves) = (format.has_offsets(), matches!(format, Format::Q6K | Format::Nvfp4));
         let loader = loader(format);
         // Element type of the scales plane (a group's scale and offset together), and the function that
         // converts it to floats.
@@ -217,6 +218,7 @@ impl Weight {
             Format::Affine(_) => ("half2", "float2"),
             Format::Mxfp4 => ("uchar", "mxfp4_scale"),
             Format::Fp8 => ("float", "fp8_scale"),
+            Format::Nvfp4 => ("uint", "nvfp4_scales"),
             _ => ("half", "float"),
         };
         let planes = format.planes().iter().map(|plane| Plane {
@@ -246,7 +248,7 @@ impl Weight {
             scaled: format.is_quantized(),
             offset,
             halves,
-            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K),
+            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K | Format::Nvfp4),
             columns,
             packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
                 / format.group(),

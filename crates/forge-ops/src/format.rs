@@ -51,6 +51,12 @@ pub enum Format {
     /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Floats are ordered as in
     /// [`Format::Q4_0`].
     Mxfp4,
+    /// NVFP4: floats of 4 bits with an 8-bit scale for every 16 columns.
+    ///
+    /// Value = float * (factor * scale). Floats are those of [`Format::Mxfp4`], in the same order. A group of 128
+    /// columns has the factor in f32, which is the matrix's in most checkpoints, then its 8 scales: E4M3 without
+    /// sign, in which the byte 127 is 480.
+    Nvfp4,
     /// FP8: floats of 8 bits (OCP E4M3) with one f32 scale for every 128 columns, value = float * scale.
     ///
     /// A float has a sign, 4 bits of exponent with bias 7 and 3 of fraction. There is no infinity, and the
@@ -139,7 +145,7 @@ pub enum Scales {
 }
 
 /// All formats but the affine ones.
-const NAMED: [Format; 11] = [
+const NAMED: [Format; 12] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -151,6 +157,7 @@ const NAMED: [Format; 11] = [
     Format::Q5K,
     Format::Q4K,
     Format::Mxfp4,
+    Format::Nvfp4,
 ];
 
 /// Affine formats and their names; a name without suffix has groups of 64 and f16 scales.
@@ -237,8 +244,8 @@ const fn values(element: PlaneElement) -> Plane {
 
 const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
 
-/// Columns that share a scale in [`Format::Fp8`].
-const FP8_GROUP: usize = 128;
+/// Columns that share an f32 in [`Format::Fp8`] and [`Format::Nvfp4`].
+const FLOAT_GROUP: usize = 128;
 
 const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
@@ -279,6 +286,7 @@ impl Format {
             Format::Q5K => "q5_k",
             Format::Q4K => "q4_k",
             Format::Mxfp4 => "mxfp4",
+            Format::Nvfp4 => "nvfp4",
             Format::Affine(affine) => affine.name(),
         }
     }
@@ -319,7 +327,7 @@ impl Format {
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Fp8 => {
-                const { &[codes(PlaneElement::U8, FP8_GROUP), Plane { element: PlaneElement::F32, ..SCALES }] }
+                const { &[codes(PlaneElement::U8, FLOAT_GROUP), Plane { element: PlaneElement::F32, ..SCALES }] }
             }
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
@@ -328,6 +336,9 @@ impl Format {
             Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
             Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
             Format::Mxfp4 => const { &[codes(PlaneElement::U8, 16), bytes(1)] },
+            Format::Nvfp4 => {
+                const { &[codes(PlaneElement::U8, FLOAT_GROUP / 2), bytes(4 + FLOAT_GROUP / 16)] }
+            }
             Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
@@ -337,7 +348,7 @@ impl Format {
     pub const fn group(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group.columns(),
-            Format::Fp8 => FP8_GROUP,
+            Format::Fp8 | Format::Nvfp4 => FLOAT_GROUP,
             Format::Q6K | Format::Q5K | Format::Q4K => SUPERBLOCK,
             _ => BLOCK,
         }
@@ -348,7 +359,8 @@ impl Format {
         match self {
             Format::F32 => 128,
             Format::F16 | Format::Bf16 => 64,
-            Format::Fp8 => FP8_GROUP + 4,
+            Format::Fp8 => FLOAT_GROUP + 4,
+            Format::Nvfp4 => FLOAT_GROUP / 2 + 4 + FLOAT_GROUP / 16,
             Format::Q8_0 => 34,
             Format::Q5_0 => 22,
             Format::Q4_0 => 18,
@@ -375,7 +387,7 @@ impl Format {
     pub const fn bits(self) -> Option<Bits> {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Q8_0 => None,
-            Format::Q4_0 | Format::Q4K | Format::Mxfp4 => Some(Bits::Four),
+            Format::Q4_0 | Format::Q4K | Format::Mxfp4 | Format::Nvfp4 => Some(Bits::Four),
             Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
             Format::Affine(affine) => Some(affine.bits),

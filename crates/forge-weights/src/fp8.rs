@@ -59,7 +59,7 @@ pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result
 }
 
 /// The code of the nearest float, ties to even; of the largest for values beyond it.
-fn nearest(x: f64) -> u8 {
+pub(crate) fn nearest(x: f64) -> u8 {
     let magnitude = x.abs();
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(LEAST_EXPONENT);
     // 2^(FRACTION - exponent): the number of steps between floats of this size in 1.

@@ -34,6 +34,7 @@ mod layout;
 mod matrix;
 mod mlx;
 mod mxfp4;
+mod nvfp4;
 mod packed_file;
 mod quantization_error;
 mod superblock;

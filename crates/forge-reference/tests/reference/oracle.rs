@@ -86,7 +86,7 @@ fn packed_weight_files_give_the_same_logits() {
                 Format::Fp8 => 1.5,
                 Format::Q5_0 => 2.5,
                 Format::Q4_0 => 3.0,
-                Format::Mxfp4 => 6.0,
+                Format::Mxfp4 | Format::Nvfp4 => 6.0,
                 Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => match format.bits() {
                     None | Some(Bits::Eight) => 0.3,
                     Some(Bits::Six) => 1.5,

@@ -18,7 +18,7 @@ use forge_runtime::cpu;
 use forge_runtime::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 17] = [
+pub(crate) const FORMATS: [Format; 18] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -36,6 +36,7 @@ pub(crate) const FORMATS: [Format; 17] = [
     affine(3, 128, Scales::F16),
     affine(2, 64, Scales::Bf16),
     Format::Mxfp4,
+    Format::Nvfp4,
 ];
 
 /// Calls a function of [`cpu::Stored`] for the type of a format.
@@ -53,6 +54,7 @@ macro_rules! stored {
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
             Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
+            Format::Nvfp4 => cpu::$function::<cpu::Nvfp4>($call, $shape),
             Format::Affine(of) => match (of.bits.count(), of.group.columns(), of.scales == Scales::Bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),

@@ -53,6 +53,9 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if format == Format::Fp8 {
         return fp8_matrix(random, rows, columns, size);
     }
+    if format == Format::Nvfp4 {
+        return nvfp4_matrix(random, rows, columns, size);
+    }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
     let (mut first, mut scales) = (Vec::new(), Vec::new());
@@ -93,8 +96,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                     Format::Mxfp4 => {
                         let code = if inside { random.below(16) as u8 } else { 0 };
                         nibbles[i % 16] |= code << (i / 16 * 4);
-                        let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
-                        if code < 8 { float * power } else { -float * power }
+                        float4(code) * power
                     }
                     Format::Q4_0 => {
                         let code = if inside { random.below(16) as u8 } else { 8 };
@@ -145,6 +147,33 @@ fn fp8_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Ma
         values.extend(&row[..columns]);
     }
     Matrix { format: Format::Fp8, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// A matrix of random 4-bit floats with scales of 8 bits, with arbitrary padding.
+fn nvfp4_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Matrix {
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(128) {
+            let factor = size * (0.5 + random.number().abs()) / (6.0 * 480.0);
+            // The scale 127 is 480.
+            let bytes: Vec<u8> = (0..8).map(|_| random.below(128) as u8).collect();
+            scales.extend(factor.to_ne_bytes());
+            scales.extend(&bytes);
+            let some: Vec<u8> = (0..128).map(|_| random.below(16) as u8).collect();
+            let value = |(column, code): (usize, &u8)| float4(*code) * (float8(bytes[column / 16]) * factor);
+            row.extend(some.iter().enumerate().map(value));
+            codes.extend(some.chunks(32).flat_map(|block| packed(4, block)));
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Nvfp4, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// The value of a 4-bit float: a sign, 2 bits of exponent and 1 of fraction.
+fn float4(code: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code < 8 { magnitude } else { -magnitude }
 }
 
 /// The value of an 8-bit float: a sign, 4 bits of exponent and 3 of fraction.

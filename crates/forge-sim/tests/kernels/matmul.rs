@@ -118,5 +118,5 @@ pub(crate) fn formats() -> Vec<Format> {
         ["affine8_bf16", "affine6_32", "affine5_128", "affine4", "affine4_32_bf16", "affine3", "affine2_128"];
     let plain = ["f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-    plain.into_iter().chain(affine).chain(["mxfp4"]).map(named).collect()
+    plain.into_iter().chain(affine).chain(["mxfp4", "nvfp4"]).map(named).collect()
 }

@@ -70,7 +70,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let exponent = (scale.to_bits() >> 23) as u8;
             match format {
                 Format::Mxfp4 => scales.push(exponent),
-                Format::Fp8 => {}
+                Format::Fp8 | Format::Nvfp4 => {}
                 _ if format.is_quantized() => scales.extend(scale_bytes),
                 _ => {}
             }
@@ -118,11 +118,18 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     row.extend(codes.iter().map(|&code| (f32::from(code & 31) - 16.0) * scale));
                 }
                 Format::Mxfp4 => {
-                    const FLOATS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
                     let power = f32::from_bits(u32::from(exponent) << 23);
-                    let sign = |code: u8| if code & 8 == 0 { power } else { -power };
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
-                    row.extend(codes.iter().map(|&code| FLOATS[usize::from(code & 7)] * sign(code)));
+                    row.extend(codes.iter().map(|&code| float4(code) * power));
+                }
+                Format::Nvfp4 => {
+                    // Scales are at most 15.
+                    let bytes: Vec<u8> = (0..8).map(|_| random.bits() as u8 & 0x3f).collect();
+                    scales.extend(scale.to_le_bytes());
+                    scales.extend(&bytes);
+                    let of = |column: usize| float8(bytes[column / 16]) * scale;
+                    row.extend(codes.iter().enumerate().map(|(column, &code)| float4(code) * of(column)));
+                    first.extend(codes.chunks(32).flat_map(|block| packed(Bits::Four, block)));
                 }
                 Format::Affine(affine) => {
                     let most = ((1_u16 << affine.bits.count()) - 1) as u8;
@@ -136,6 +143,12 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// The value of the 4-bit float in the low bits: a sign, 2 bits of exponent and 1 of fraction.
+fn float4(code: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
 /// The value of an 8-bit float with a sign, 4 bits of exponent and 3 of fraction.

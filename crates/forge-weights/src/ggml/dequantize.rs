@@ -4,7 +4,7 @@
 
 use crate::ggml::grid::point;
 use crate::ggml::low_bits::{IQ4_VALUES, bit_pairs};
-use forge_ir::{Blocks, Element, from_e4m3, from_f16};
+use forge_ir::{Blocks, from_f16};
 
 /// Fills `out` with the values of a row. Rows are whole blocks, of formats that are not quantized in forge.
 pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
@@ -18,7 +18,6 @@ pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
             Blocks::IQ1_S => iq1_s(block, out),
             Blocks::IQ1_M => iq1_m(block, out),
             Blocks::IQ4_XS => iq4_xs(block, out),
-            Blocks::NVFP4 => nvfp4(block, out),
             // These have planes.
             _ => {}
         }
@@ -154,24 +153,6 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
         for ((low, high), byte) in low.iter_mut().zip(high).zip(codes) {
             *low = scale * f32::from(IQ4_VALUES[usize::from(byte & 15)]);
             *high = scale * f32::from(IQ4_VALUES[usize::from(byte >> 4)]);
-        }
-    }
-}
-
-/// Four E4M3 scales, then 8 bytes of E2M1 codes for every 16 columns: low nibbles hold the first eight columns.
-fn nvfp4(block: &[u8], out: &mut [f32]) {
-    let groups = block[..4].iter().zip(block[4..].chunks(8)).zip(out.chunks_mut(16));
-    for ((scale, codes), out) in groups {
-        // The sign bit has no meaning, and the code of NaN is 0.
-        let scale = match *scale {
-            127 => 0.0,
-            255 => 480.0,
-            scale => from_e4m3(scale & 127),
-        };
-        let (low, high) = out.split_at_mut(8);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(codes) {
-            *low = scale * Element::E2m1.value(byte & 15);
-            *high = scale * Element::E2m1.value(byte >> 4);
         }
     }
 }

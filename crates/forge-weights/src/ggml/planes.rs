@@ -5,6 +5,7 @@ use crate::codes::{block_bytes, pack};
 use crate::ggml::grid::point;
 use crate::ggml::k_quants::ggml_row;
 use crate::ggml::low_bits::{IQ4_VALUES, base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
+use crate::nvfp4;
 use forge_ir::{BLOCK, Bits, Blocks};
 
 /// Fills the planes of a row. The format of the blocks must be quantized.
@@ -12,6 +13,9 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
     let count = row.len() / blocks.bytes();
     if count == 0 {
         return;
+    }
+    if blocks == Blocks::NVFP4 {
+        return nvfp4_planes(row, [codes, scales]);
     }
     let places =
         codes.chunks_exact_mut(codes.len() / count).zip(scales.chunks_exact_mut(scales.len() / count));
@@ -82,6 +86,26 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
             | Blocks::NVFP4 => {}
         }
     }
+}
+
+/// Fills the planes of a row of NVFP4: four scales, then 8 bytes of floats for every 16 columns, whose low nibbles
+/// are the first eight.
+fn nvfp4_planes(row: &[u8], planes: [&mut [u8]; 2]) {
+    let (mut floats, mut scales) = (Vec::new(), Vec::new());
+    for block in row.chunks_exact(Blocks::NVFP4.bytes()) {
+        let (of_block, codes) = block.split_at(4);
+        // The sign bit has no meaning, except in the byte of 480.
+        scales.extend(of_block.iter().map(|scale| match *scale {
+            127 => 0,
+            255 => 127,
+            scale => scale & 127,
+        }));
+        for codes in codes.chunks(8) {
+            floats.extend(codes.iter().map(|byte| byte & 15));
+            floats.extend(codes.iter().map(|byte| byte >> 4));
+        }
+    }
+    nvfp4::store(&floats, &scales, 1.0, planes);
 }
 
 /// Stores integers plus 1, of 2 bits, with one scale: the offset of every group is minus the scale.

@@ -94,6 +94,7 @@ proptest! {
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
                         Format::Fp8 => 1.01 / 28.0,
                         Format::Mxfp4 => 0.25,
+                        Format::Nvfp4 => 1.0 / 5.5,
                         // An offset rounded to bf16 can be too low by 1/128 of itself.
                         Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {
                             let bits = packed.format.bits().map_or(0, |bits| bits.count());

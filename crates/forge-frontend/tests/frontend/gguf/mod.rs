@@ -301,7 +301,6 @@ fn notes_say_which_types_are_repacked_or_dequantized() {
     let opened = read(&memory(file.write())).unwrap();
     insta::assert_snapshot!(opened.notes.join("\n"), @r"
     1 matrix in IQ4_NL: repacked as q8_0 with the same values, 36.9 KB → 69.6 KB
-    1 matrix in NVFP4: --quant keep dequantizes to f16 with the same values, 36.9 KB → 131 KB; --quant q8_0 takes 69.6 KB
     1 matrix in Q2_K: --quant keep dequantizes and rounds to f16, 21.5 KB → 131 KB; --quant q8_0 takes 69.6 KB
     1 matrix in Q3_K: repacked as q6_k with the same values, 28.2 KB → 53.8 KB
     ");

@@ -9,6 +9,7 @@ pub(crate) mod fp8;
 pub(crate) mod k_quants;
 pub(crate) mod matrix;
 pub(crate) mod mxfp4;
+pub(crate) mod nvfp4;
 pub mod repacked;
 pub(crate) mod scales;
 pub(crate) mod transpose;

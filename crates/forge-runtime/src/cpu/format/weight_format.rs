@@ -31,6 +31,7 @@ pub(crate) mod types {
     pub use crate::cpu::format::fp8::Fp8;
     pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
     pub use crate::cpu::format::mxfp4::Mxfp4;
+    pub use crate::cpu::format::nvfp4::Nvfp4;
 }
 
 /// A weight format with its kernels.
@@ -130,6 +131,7 @@ stored! {
     "k-quants": [] Q5K = Format::Q5K,
     "k-quants": [] Q6K = Format::Q6K,
     "mxfp4": [] Mxfp4 = Format::Mxfp4,
+    "nvfp4": [] Nvfp4 = Format::Nvfp4,
     "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP> = affine(BITS, GROUP, Scales::F16),
     "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP> = affine(BITS, GROUP, Scales::Bf16),
 }

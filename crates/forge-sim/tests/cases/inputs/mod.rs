@@ -101,6 +101,10 @@ impl Writer {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
+                    (Format::Nvfp4, "scales") if column % group == 0 => {
+                        bytes.extend(0.003_906_25_f32.to_le_bytes());
+                        bytes.extend((0..8).map(|_| self.random() as u8 & 0x3f));
+                    }
                     (Format::Mxfp4, "scales") if column % group == 0 => {
                         bytes.push(if empty { 241 } else { 122 })
                     }
