@@ -142,13 +142,14 @@ impl Blocks {
             Blocks::Q8_0 | Blocks::IQ4_NL => Format::Q8_0,
             Blocks::Q4_K => Format::Q4K,
             Blocks::Q5_K => Format::Q5K,
-            Blocks::Q3_K | Blocks::Q6_K | Blocks::IQ3_S => Format::Q6K,
+            Blocks::Q2_K => Format::Q2K,
+            Blocks::Q3_K => Format::Q3K,
+            Blocks::Q6_K | Blocks::IQ3_S => Format::Q6K,
             Blocks::TQ1_0 | Blocks::TQ2_0 | Blocks::Q1_0 => affine(Bits::Two, Group::Of128),
             Blocks::Q2_0 => affine(Bits::Two, Group::Of64),
             Blocks::MXFP4 => Format::Mxfp4,
             Blocks::NVFP4 => Format::Nvfp4,
-            Blocks::Q2_K
-            | Blocks::IQ2_XXS
+            Blocks::IQ2_XXS
             | Blocks::IQ2_XS
             | Blocks::IQ2_S
             | Blocks::IQ3_XXS
@@ -167,6 +168,8 @@ impl Blocks {
                 | Blocks::Q5_0
                 | Blocks::Q5_1
                 | Blocks::Q8_0
+                | Blocks::Q2_K
+                | Blocks::Q3_K
                 | Blocks::Q4_K
                 | Blocks::Q5_K
                 | Blocks::Q6_K

@@ -1,7 +1,7 @@
 //! Template contexts: a spec's fields and values derived from them. Arithmetic is done here, so that
 //! templates only select and print.
 
-use forge_ops::{Affine, BLOCK, Bits, Format, Scales};
+use forge_ops::{Affine, BLOCK, Bits, Format, SUPERBLOCK, Scales};
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -179,7 +179,7 @@ pub(crate) struct Weight {
     scaled: bool,
     /// Whether groups have offsets.
     offset: bool,
-    /// Whether each half of a packet has its own scale.
+    /// Whether each half of a packet has its own scale, and offset: scales are `x` and `y`, offsets `z` and `w`.
     halves: bool,
     /// Whether scales of several packets are stored together. Then `widened` selects a packet's scale by its index.
     nested: bool,
@@ -207,12 +207,13 @@ impl Weight {
         let columns = packet_columns(format);
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
-        let (offset, halves) = (format.has_offsets(), matches!(format, Format::Q6K | Format::Nvfp4));
+        let (offset, halves) = (format.has_offsets(), format.has_half_scales());
         let loader = loader(format);
         // Element type of the scales plane (a group's scale and offset together), and the function that
         // converts it to floats.
         let (scales, widened) = match format {
-            Format::Q6K => ("ushort", "q6_k_scales"),
+            Format::Q6K | Format::Q3K => ("ushort", "q6_k_scales"),
+            Format::Q2K => ("uint", "q2_k_scales"),
             Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
             Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
             Format::Affine(_) => ("half2", "float2"),
@@ -243,12 +244,16 @@ impl Weight {
                 _ => "uint4",
             },
             widened,
-            scale_type: if offset || halves { "float2" } else { "float" },
+            scale_type: match (halves, offset) {
+                (true, true) => "float4",
+                (false, false) => "float",
+                _ => "float2",
+            },
             planes: planes.collect(),
             scaled: format.is_quantized(),
             offset,
             halves,
-            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K | Format::Nvfp4),
+            nested: format.group() == SUPERBLOCK || format == Format::Nvfp4,
             columns,
             packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
                 / format.group(),

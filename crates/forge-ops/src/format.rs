@@ -45,6 +45,14 @@ pub enum Format {
     /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d in
     /// f16, then a signed byte s for every 16 columns.
     Q6K,
+    /// k-quant of 3 bits: as [`Format::Q6K`], value = (q - 4) * (d * s). ggml packs s in 6 bits.
+    Q3K,
+    /// k-quant of 2 bits: superblocks in which every 16 columns have a scale and an offset, value = q * (d * s) -
+    /// dmin * m.
+    ///
+    /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d and
+    /// dmin in f16, then a byte for every 16 columns with s in its low nibble and m in its high nibble.
+    Q2K,
     /// MXFP4 of the OCP microscaling specification: blocks of 32 floats of 4 bits with one exponent.
     ///
     /// Value = float * 2^(exponent - 127). The exponent is a byte; 255 is NaN. A float has its sign in the
@@ -145,7 +153,7 @@ pub enum Scales {
 }
 
 /// All formats but the affine ones.
-const NAMED: [Format; 12] = [
+const NAMED: [Format; 14] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -156,6 +164,8 @@ const NAMED: [Format; 12] = [
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
+    Format::Q3K,
+    Format::Q2K,
     Format::Mxfp4,
     Format::Nvfp4,
 ];
@@ -285,6 +295,8 @@ impl Format {
             Format::Q6K => "q6_k",
             Format::Q5K => "q5_k",
             Format::Q4K => "q4_k",
+            Format::Q3K => "q3_k",
+            Format::Q2K => "q2_k",
             Format::Mxfp4 => "mxfp4",
             Format::Nvfp4 => "nvfp4",
             Format::Affine(affine) => affine.name(),
@@ -299,7 +311,7 @@ impl Format {
     /// The cargo feature of the runtime that contains the format's CPU kernels.
     pub const fn feature(self) -> &'static str {
         match self {
-            Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
+            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
             Format::Affine(_) => "affine",
             _ => self.name(),
         }
@@ -335,6 +347,8 @@ impl Format {
             Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
             Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
             Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
+            Format::Q3K => const { &[codes(PlaneElement::U8, 96), bytes(18)] },
+            Format::Q2K => const { &[codes(PlaneElement::U8, 64), bytes(20)] },
             Format::Mxfp4 => const { &[codes(PlaneElement::U8, 16), bytes(1)] },
             Format::Nvfp4 => {
                 const { &[codes(PlaneElement::U8, FLOAT_GROUP / 2), bytes(4 + FLOAT_GROUP / 16)] }
@@ -349,7 +363,7 @@ impl Format {
         match self {
             Format::Affine(affine) => affine.group.columns(),
             Format::Fp8 | Format::Nvfp4 => FLOAT_GROUP,
-            Format::Q6K | Format::Q5K | Format::Q4K => SUPERBLOCK,
+            Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => SUPERBLOCK,
             _ => BLOCK,
         }
     }
@@ -368,6 +382,8 @@ impl Format {
             Format::Q6K => 210,
             Format::Q5K => 180,
             Format::Q4K => 148,
+            Format::Q3K => 114,
+            Format::Q2K => 84,
             Format::Affine(affine) => affine.code_bytes() + 4,
         }
     }
@@ -390,13 +406,20 @@ impl Format {
             Format::Q4_0 | Format::Q4K | Format::Mxfp4 | Format::Nvfp4 => Some(Bits::Four),
             Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
+            Format::Q3K => Some(Bits::Three),
+            Format::Q2K => Some(Bits::Two),
             Format::Affine(affine) => Some(affine.bits),
         }
     }
 
     /// Whether values have an offset.
     pub const fn has_offsets(self) -> bool {
-        matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
+        matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K | Format::Q2K)
+    }
+
+    /// Whether each half of a block has its own scale.
+    pub const fn has_half_scales(self) -> bool {
+        matches!(self, Format::Q6K | Format::Q3K | Format::Q2K | Format::Nvfp4)
     }
 
     /// Whether the CPU can repack matrices into strips of 16 rows, whose int8 products need no shuffles.

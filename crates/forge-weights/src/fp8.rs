@@ -64,7 +64,7 @@ pub(crate) fn nearest(x: f64) -> u8 {
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(LEAST_EXPONENT);
     // 2^(FRACTION - exponent): the number of steps between floats of this size in 1.
     let steps = f64::from_bits(((FRACTION - exponent + 1023) as u64) << 52);
-    let code = (exponent - LEAST_EXPONENT << FRACTION) as f64 + (magnitude * steps).round_ties_even();
+    let code = f64::from((exponent - LEAST_EXPONENT) << FRACTION) + (magnitude * steps).round_ties_even();
     let code = code.min(f64::from(LARGEST_CODE)) as u8;
     if x < 0.0 && code > 0 { code | SIGN } else { code }
 }

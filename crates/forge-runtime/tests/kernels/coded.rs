@@ -20,7 +20,15 @@ kernel_under_test!(SHAPE, ops::Linear, linear);
 fn encodes(format: Format) -> bool {
     !matches!(
         format,
-        Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Q6K | Format::Mxfp4 | Format::Nvfp4
+        Format::F32
+            | Format::F16
+            | Format::Bf16
+            | Format::Fp8
+            | Format::Q6K
+            | Format::Q3K
+            | Format::Q2K
+            | Format::Mxfp4
+            | Format::Nvfp4
     )
 }
 

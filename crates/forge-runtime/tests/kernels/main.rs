@@ -18,7 +18,7 @@ use forge_runtime::cpu;
 use forge_runtime::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 18] = [
+pub(crate) const FORMATS: [Format; 20] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -29,6 +29,8 @@ pub(crate) const FORMATS: [Format; 18] = [
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
+    Format::Q3K,
+    Format::Q2K,
     affine(8, 32, Scales::F16),
     affine(6, 64, Scales::F16),
     affine(5, 32, Scales::F16),
@@ -53,6 +55,8 @@ macro_rules! stored {
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
+            Format::Q3K => cpu::$function::<cpu::Q3K>($call, $shape),
+            Format::Q2K => cpu::$function::<cpu::Q2K>($call, $shape),
             Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
             Format::Nvfp4 => cpu::$function::<cpu::Nvfp4>($call, $shape),
             Format::Affine(of) => match (of.bits.count(), of.group.columns(), of.scales == Scales::Bf16) {

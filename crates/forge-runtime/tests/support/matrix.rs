@@ -47,7 +47,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if let Format::Affine { .. } = format {
         return affine_matrix(random, format, rows, columns, size);
     }
-    if let Format::Q6K | Format::Q5K | Format::Q4K = format {
+    if let Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K = format {
         return superblocks(random, format, rows, columns, size);
     }
     if format == Format::Fp8 {
@@ -215,6 +215,8 @@ fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize,
     let bits = match format {
         Format::Q6K => 6,
         Format::Q5K => 5,
+        Format::Q3K => 3,
+        Format::Q2K => 2,
         _ => 4,
     };
     let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -225,20 +227,29 @@ fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize,
             codes.extend(some.chunks(32).flat_map(|block| packed(bits, block)));
             let bytes: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
             let mut unit = |most: f32| f16::from_f32(size * (0.5 + random.number().abs()) / most);
-            if format == Format::Q6K {
-                let d = unit(128.0 * 32.0);
+            if matches!(format, Format::Q6K | Format::Q3K) {
+                let middle = (1 << (bits - 1)) as f32;
+                let d = unit(128.0 * middle);
                 scales.extend(d.to_ne_bytes());
                 scales.extend(&bytes);
                 let scale = |column: usize| d.to_f32() * f32::from(bytes[column / 16] as i8);
-                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - 32.0) * scale(c)));
+                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - middle) * scale(c)));
             } else {
-                let [d, least] = [unit(63.0 * ((1 << bits) - 1) as f32), unit(63.0)];
+                let units = if format == Format::Q2K { 15.0 } else { 63.0 };
+                let [d, least] = [unit(units * ((1 << bits) - 1) as f32), unit(units)];
                 scales.extend([d, least].into_iter().flat_map(f16::to_ne_bytes));
-                let bytes: Vec<u8> = bytes.iter().map(|byte| byte & 63).collect();
+                let bytes: Vec<u8> = match format {
+                    Format::Q2K => bytes,
+                    _ => bytes.iter().map(|byte| byte & 63).collect(),
+                };
                 scales.extend(&bytes);
-                let of = |unit: f16, at: usize| unit.to_f32() * f32::from(bytes[at]);
+                let counts = |c: usize| match format {
+                    Format::Q2K => [bytes[c / 16] & 15, bytes[c / 16] >> 4],
+                    _ => [bytes[c / 32 * 2], bytes[c / 32 * 2 + 1]],
+                };
                 let value = |(c, code): (usize, &u8)| {
-                    f32::from(*code) * of(d, c / 32 * 2) - of(least, c / 32 * 2 + 1)
+                    let [scale, offset] = counts(c).map(f32::from);
+                    f32::from(*code) * (d.to_f32() * scale) - least.to_f32() * offset
                 };
                 row.extend(some.iter().enumerate().map(value));
             }

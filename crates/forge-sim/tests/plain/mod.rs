@@ -136,7 +136,9 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     first.extend(codes.chunks(32).flat_map(|block| packed(affine.bits, block)));
                     row.extend(codes.iter().map(|&code| f32::from(code & most) * scale + offset));
                 }
-                Format::Q4K | Format::Q5K | Format::Q6K => unreachable!("these have superblocks"),
+                Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
+                    unreachable!("these have superblocks")
+                }
             }
         }
         values.extend(&row[..columns]);
@@ -168,17 +170,26 @@ fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: 
         (0..SUPERBLOCK).map(|_| random.bits() as u8 & ((1_u16 << bits.count()) - 1) as u8).collect();
     codes.extend(all.chunks(32).flat_map(|block| packed(bits, block)));
     let of = |column: usize| f32::from(all[column]);
-    if format == Format::Q6K {
+    if matches!(format, Format::Q6K | Format::Q3K) {
+        let middle = (1 << (bits.count() - 1)) as f32;
         let negative = random.bits().is_multiple_of(2);
         let (bytes, d) = random.half(-14, negative);
         let signed: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
         scales.extend(bytes);
         scales.extend(&signed);
         let scale = |column: usize| d * f32::from(signed[column / 16] as i8);
-        return (0..SUPERBLOCK).map(|column| (of(column) - 32.0) * scale(column)).collect();
+        return (0..SUPERBLOCK).map(|column| (of(column) - middle) * scale(column)).collect();
     }
     let (bytes, d) = random.half(-8 - bits.count() as i32, false);
     let (least_bytes, least) = random.half(-8, false);
+    if format == Format::Q2K {
+        let counts: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
+        scales.extend([bytes, least_bytes].concat());
+        scales.extend(&counts);
+        let pair = |column: usize| [counts[column / 16] & 15, counts[column / 16] >> 4].map(f32::from);
+        let value = |column: usize| of(column) * (d * pair(column)[0]) - least * pair(column)[1];
+        return (0..SUPERBLOCK).map(value).collect();
+    }
     let pairs: Vec<[u8; 2]> = (0..8).map(|_| [random.bits() as u8 & 63, random.bits() as u8 & 63]).collect();
     scales.extend([bytes, least_bytes].concat());
     scales.extend(pairs.iter().flatten());

@@ -3,14 +3,13 @@
 //! The operations and their order are ggml's, so values are bitwise identical.
 
 use crate::ggml::grid::point;
-use crate::ggml::low_bits::{IQ4_VALUES, bit_pairs};
+use crate::ggml::low_bits::IQ4_VALUES;
 use forge_ir::{Blocks, from_f16};
 
 /// Fills `out` with the values of a row. Rows are whole blocks, of formats that are not quantized in forge.
 pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
     for (block, out) in row.chunks_exact(blocks.bytes()).zip(out.chunks_exact_mut(blocks.columns())) {
         match blocks {
-            Blocks::Q2_K => q2_k(block, out),
             Blocks::IQ2_XXS => iq2_xxs(block, out),
             Blocks::IQ2_XS => iq2_xs(block, out),
             Blocks::IQ2_S => iq2_s(block, out),
@@ -35,16 +34,6 @@ fn half(bytes: &[u8]) -> f32 {
 /// The 4-bit code at an index; the low nibble of a byte comes first.
 fn nibble(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 2] >> (at % 2 * 4) & 15
-}
-
-/// 16 bytes with a scale (low) and an offset, 64 bytes of bit pairs, d, dmin.
-fn q2_k(block: &[u8], out: &mut [f32]) {
-    let (d, least) = (half(&block[80..]), half(&block[82..]));
-    let codes = bit_pairs(&block[16..80]);
-    for ((packed, codes), out) in block.iter().zip(codes.chunks(16)).zip(out.chunks_mut(16)) {
-        let (scale, offset) = (d * f32::from(packed & 15), least * f32::from(packed >> 4));
-        out.iter_mut().zip(codes).for_each(|(out, code)| *out = scale * f32::from(*code) - offset);
-    }
 }
 
 /// Fills 8 columns of points with signs.

@@ -61,22 +61,26 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
                 integers([codes, scales], &std::array::from_fn::<_, 128, _>(code), &block[..2]);
             }
             Blocks::Q3_K => {
-                six_bits(codes, q3_k_codes(block).map(|code| code + 28));
+                superblock(Bits::Three, codes, &q3_k_codes(block));
                 scales[..2].copy_from_slice(&block[108..]);
                 scales[2..].iter_mut().enumerate().for_each(|(group, scale)| {
                     *scale = q3_k_scale(&block[96..108], group).cast_unsigned();
                 });
             }
             Blocks::IQ3_S => {
-                six_bits(codes, iq3_s_codes(block));
+                superblock(Bits::Six, codes, &iq3_s_codes(block));
                 scales[..2].copy_from_slice(&block[..2]);
                 scales[2..].iter_mut().enumerate().for_each(|(group, scale)| {
                     *scale = 1 + 2 * (block[106 + group / 4] >> (group / 2 % 2 * 4) & 15);
                 });
             }
             Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => ggml_row(blocks.format(), block, [codes, scales]),
-            Blocks::Q2_K
-            | Blocks::IQ2_XXS
+            Blocks::Q2_K => {
+                superblock(Bits::Two, codes, &bit_pairs(&block[16..80]));
+                scales[..4].copy_from_slice(&block[80..]);
+                scales[4..].copy_from_slice(&block[..16]);
+            }
+            Blocks::IQ2_XXS
             | Blocks::IQ2_XS
             | Blocks::IQ2_S
             | Blocks::IQ3_XXS
@@ -118,11 +122,11 @@ fn integers([codes, scales]: [&mut [u8]; 2], plus_one: &[u8], scale: &[u8]) {
     scales.as_chunks_mut::<4>().0.fill(pair);
 }
 
-/// Stores codes of 6 bits.
-fn six_bits(codes: &mut [u8], of_superblock: [u8; 256]) {
+/// Stores codes of this many bits.
+fn superblock(bits: Bits, codes: &mut [u8], of_superblock: &[u8; 256]) {
     let blocks = of_superblock.as_chunks::<BLOCK>().0;
-    for (block, out) in blocks.iter().zip(codes.chunks_exact_mut(block_bytes(Bits::Six))) {
-        pack(Bits::Six, block, out);
+    for (block, out) in blocks.iter().zip(codes.chunks_exact_mut(block_bytes(bits))) {
+        pack(bits, block, out);
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) mod types {
     pub use crate::cpu::format::block_quants::{Q4_0, Q5_0, Q8_0};
     pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
     pub use crate::cpu::format::fp8::Fp8;
-    pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
+    pub use crate::cpu::format::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
     pub use crate::cpu::format::mxfp4::Mxfp4;
     pub use crate::cpu::format::nvfp4::Nvfp4;
 }
@@ -130,6 +130,8 @@ stored! {
     "k-quants": [] Q4K = Format::Q4K,
     "k-quants": [] Q5K = Format::Q5K,
     "k-quants": [] Q6K = Format::Q6K,
+    "k-quants": [] Q3K = Format::Q3K,
+    "k-quants": [] Q2K = Format::Q2K,
     "mxfp4": [] Mxfp4 = Format::Mxfp4,
     "nvfp4": [] Nvfp4 = Format::Nvfp4,
     "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP> = affine(BITS, GROUP, Scales::F16),

@@ -97,7 +97,12 @@ impl Writer {
                         bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
                         bytes.extend((0..16).map(|_| self.random() as u8 & 63));
                     }
-                    (Format::Q6K, "scales") if column % group == 0 => {
+                    (Format::Q2K, "scales") if column % group == 0 => {
+                        // f16 scales of 2^-8, and two nibbles per 16 columns.
+                        bytes.extend([0x1c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
+                        bytes.extend((0..16).map(|_| self.random() as u8));
+                    }
+                    (Format::Q6K | Format::Q3K, "scales") if column % group == 0 => {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
