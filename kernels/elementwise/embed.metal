@@ -62,7 +62,11 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             const uint column = packet * {{ columns }}u + 4u * v;
-{% if offset and times %}
+{% if offset and halves %}
+            // The packet's halves have separate scales and offsets.
+            const float2 line = v < {{ vectors // 2 }}u ? scale.xz : scale.yw;
+            const float4 values = (weights[v] * line.x + line.y){{ times }};
+{% elif offset and times %}
             const float4 values = (weights[v] * scale.x + scale.y){{ times }};
 {% elif offset %}
             const float4 values = weights[v] * scale.x + scale.y;

@@ -40,8 +40,8 @@ PHI3 = ("phi3", dict(SIZES, hidden_size=128, intermediate_size=64, num_attention
 QWEN3_MOE = ("qwen3_moe", dict(SIZES, hidden_size=64, intermediate_size=64, num_attention_heads=2,
                                num_key_value_heads=1, head_dim=32, num_experts=4, num_experts_per_tok=2,
                                moe_intermediate_size=64))
-DEEPSEEK = ("deepseek_v3", dict(SIZES, num_hidden_layers=2, hidden_size=128, intermediate_size=160,
-                                num_attention_heads=2, num_key_value_heads=2, q_lora_rank=48, kv_lora_rank=64,
+DEEPSEEK = ("deepseek_v3", dict(SIZES, num_hidden_layers=2, hidden_size=192, intermediate_size=320,
+                                num_attention_heads=2, num_key_value_heads=2, q_lora_rank=160, kv_lora_rank=144,
                                 qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=4,
                                 num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
                                 moe_intermediate_size=96, first_k_dense_replace=1))
@@ -268,8 +268,8 @@ def of_mlx(mode, bits, group):
 
 SKIPPED = ["lm_head", "model.embed_tokens"]
 ENTRIES = {
-    "fp8_block": (DEEPSEEK, lambda: fp8((64, 64)),
-                  hub("fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[64, 64])),
+    "fp8_block": (DEEPSEEK, lambda: fp8((128, 128)),
+                  hub("fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128])),
     "fp8_power": (QWEN3, lambda: fp8((64, 64), power=True),
                   hub("fp8", fmt="e4m3", activation_scheme="dynamic", scale_fmt="ue8m0",
                       weight_block_size=[64, 64], modules_to_not_convert=SKIPPED)),

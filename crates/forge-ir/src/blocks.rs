@@ -55,7 +55,7 @@ pub enum Blocks {
     TQ2_0,
     /// [`Format::Mxfp4`], with the exponent before the floats.
     MXFP4,
-    /// Floats of 4 bits with an unsigned E4M3 scale per 16 columns.
+    /// [`Format::Nvfp4`] without factor, with the four scales of 64 columns before their floats.
     NVFP4,
     /// Signs of an f16 scale.
     Q1_0,
@@ -142,19 +142,20 @@ impl Blocks {
             Blocks::Q8_0 | Blocks::IQ4_NL => Format::Q8_0,
             Blocks::Q4_K => Format::Q4K,
             Blocks::Q5_K => Format::Q5K,
-            Blocks::Q3_K | Blocks::Q6_K | Blocks::IQ3_S => Format::Q6K,
+            Blocks::Q2_K => Format::Q2K,
+            Blocks::Q3_K => Format::Q3K,
+            Blocks::Q6_K | Blocks::IQ3_S => Format::Q6K,
             Blocks::TQ1_0 | Blocks::TQ2_0 | Blocks::Q1_0 => affine(Bits::Two, Group::Of128),
             Blocks::Q2_0 => affine(Bits::Two, Group::Of64),
             Blocks::MXFP4 => Format::Mxfp4,
-            Blocks::Q2_K
-            | Blocks::IQ2_XXS
+            Blocks::NVFP4 => Format::Nvfp4,
+            Blocks::IQ2_XXS
             | Blocks::IQ2_XS
             | Blocks::IQ2_S
             | Blocks::IQ3_XXS
             | Blocks::IQ1_S
             | Blocks::IQ1_M
-            | Blocks::IQ4_XS
-            | Blocks::NVFP4 => Format::F16,
+            | Blocks::IQ4_XS => Format::F16,
         }
     }
 
@@ -167,17 +168,19 @@ impl Blocks {
                 | Blocks::Q5_0
                 | Blocks::Q5_1
                 | Blocks::Q8_0
+                | Blocks::Q2_K
+                | Blocks::Q3_K
                 | Blocks::Q4_K
                 | Blocks::Q5_K
                 | Blocks::Q6_K
                 | Blocks::MXFP4
+                | Blocks::NVFP4
         )
     }
 
     /// Whether [`Blocks::format`] has the same values.
     pub const fn has_same_values(self) -> bool {
-        // A product of a float of 4 bits and an E4M3 scale has 6 significant bits.
-        self.format().is_quantized() || matches!(self, Blocks::NVFP4)
+        self.format().is_quantized()
     }
 
     /// Columns of a block.

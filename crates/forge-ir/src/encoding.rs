@@ -183,6 +183,16 @@ pub enum ScaleFactor {
     OverConstant(u32),
 }
 
+/// The factor that replaces a divisor of E4M3 scales, and whether all products equal the quotients.
+pub fn factor_of_divisor(divisor: f32) -> (f32, bool) {
+    // Scales have 8 different fractions, and powers of two change no rounding.
+    let different = |factor: &f32| (8_u8..16).map(f32::from).filter(|x| x * factor != x / divisor).count();
+    let inverse = 1.0 / divisor;
+    let near = [inverse, inverse.next_down(), inverse.next_up()];
+    let best = near.into_iter().min_by_key(different).unwrap_or(inverse);
+    (best, different(&best) == 0)
+}
+
 /// What codes are relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -262,5 +272,20 @@ impl std::fmt::Display for Encoding {
             (None, Some(columns)) => write!(f, ", blocks of {columns} columns"),
         }?;
         if self.groups.is_some() { f.write_str(", reordered columns") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisors_become_factors() {
+        assert_eq!(factor_of_divisor(2688.0 / 0.75).0, 0.75 / 2688.0);
+        assert_eq!(factor_of_divisor(8.0), (0.125, true));
+        let divisors = (0..1000).map(|i| 1000.0 + 1.37 * i as f32);
+        let exact = divisors.map(factor_of_divisor).filter(|(_, exact)| *exact).count();
+        // Whether a divisor has such a factor depends on rounding.
+        assert!(exact > 0 && exact < 1000, "{exact}");
     }
 }

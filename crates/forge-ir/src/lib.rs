@@ -53,7 +53,7 @@ pub use crate::blocks::Blocks;
 pub use crate::diagnostic::{Diagnostic, Place};
 pub use crate::encoding::{
     Element, Encoding, INTERLEAVED_NIBBLES, NESTED_SCALES, NESTED_TABLE, Packing, ScaleElement, ScaleFactor,
-    ScaleTensor, ZeroPacking, Zeros,
+    ScaleTensor, ZeroPacking, Zeros, factor_of_divisor,
 };
 pub use crate::graph::{
     Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,

@@ -1,7 +1,7 @@
 //! Template contexts: a spec's fields and values derived from them. Arithmetic is done here, so that
 //! templates only select and print.
 
-use forge_ops::{Affine, BLOCK, Bits, Format, Scales};
+use forge_ops::{Affine, BLOCK, Bits, Format, SUPERBLOCK, Scales};
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub(crate) const fn packet_columns(format: Format) -> usize {
     match (format, format.bits()) {
         (Format::F32, _) => 4,
         (Format::F16 | Format::Bf16, _) => 8,
-        (Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
+        (Format::Fp8 | Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
         _ => 32,
     }
 }
@@ -133,10 +133,11 @@ struct Plane {
 }
 
 /// Support unit that dequantizes packets of a format. Formats with offsets share those of the affine formats;
-/// others have a unit of their name.
+/// others have a unit of their name, or share that of the same codes.
 pub(crate) const fn decoder(format: Format) -> &'static str {
     match format.bits() {
         Some(bits) if format.has_offsets() => of_bits(bits),
+        _ if matches!(format, Format::Nvfp4) => "mxfp4",
         _ => format.name(),
     }
 }
@@ -178,9 +179,9 @@ pub(crate) struct Weight {
     scaled: bool,
     /// Whether groups have offsets.
     offset: bool,
-    /// Whether each half of a packet has its own scale.
+    /// Whether each half of a packet has its own scale, and offset: scales are `x` and `y`, offsets `z` and `w`.
     halves: bool,
-    /// Whether scales belong to superblocks. Then `widened` selects a packet's scale by its index.
+    /// Whether scales of several packets are stored together. Then `widened` selects a packet's scale by its index.
     nested: bool,
     /// Columns of a packet.
     pub(crate) columns: usize,
@@ -206,16 +207,19 @@ impl Weight {
         let columns = packet_columns(format);
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
-        let (offset, halves) = (format.has_offsets(), format == Format::Q6K);
+        let (offset, halves) = (format.has_offsets(), format.has_half_scales());
         let loader = loader(format);
         // Element type of the scales plane (a group's scale and offset together), and the function that
         // converts it to floats.
         let (scales, widened) = match format {
-            Format::Q6K => ("ushort", "q6_k_scales"),
+            Format::Q6K | Format::Q3K => ("ushort", "q6_k_scales"),
+            Format::Q2K => ("uint", "q2_k_scales"),
             Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
             Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
             Format::Affine(_) => ("half2", "float2"),
             Format::Mxfp4 => ("uchar", "mxfp4_scale"),
+            Format::Fp8 => ("float", "fp8_scale"),
+            Format::Nvfp4 => ("uint", "nvfp4_scales"),
             _ => ("half", "float"),
         };
         let planes = format.planes().iter().map(|plane| Plane {
@@ -240,12 +244,16 @@ impl Weight {
                 _ => "uint4",
             },
             widened,
-            scale_type: if offset || halves { "float2" } else { "float" },
+            scale_type: match (halves, offset) {
+                (true, true) => "float4",
+                (false, false) => "float",
+                _ => "float2",
+            },
             planes: planes.collect(),
             scaled: format.is_quantized(),
             offset,
             halves,
-            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K),
+            nested: format.group() == SUPERBLOCK || format == Format::Nvfp4,
             columns,
             packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
                 / format.group(),

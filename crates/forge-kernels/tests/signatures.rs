@@ -181,7 +181,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let columns = match each.op.format.name() {
                 "f32" => 4,
                 "f16" | "bf16" => 8,
-                name if name == "q8_0" || name.starts_with("affine8") => 16,
+                "fp8" | "q8_0" => 16,
+                name if name.starts_with("affine8") => 16,
                 _ => 32,
             };
             let packets = each.op.columns.div_ceil(columns);

@@ -45,12 +45,31 @@ pub enum Format {
     /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d in
     /// f16, then a signed byte s for every 16 columns.
     Q6K,
+    /// k-quant of 3 bits: as [`Format::Q6K`], value = (q - 4) * (d * s). ggml packs s in 6 bits.
+    Q3K,
+    /// k-quant of 2 bits: superblocks in which every 16 columns have a scale and an offset, value = q * (d * s) -
+    /// dmin * m.
+    ///
+    /// Quantized values are ordered as in an affine format of the same width. A superblock's scales are d and
+    /// dmin in f16, then a byte for every 16 columns with s in its low nibble and m in its high nibble.
+    Q2K,
     /// MXFP4 of the OCP microscaling specification: blocks of 32 floats of 4 bits with one exponent.
     ///
     /// Value = float * 2^(exponent - 127). The exponent is a byte; 255 is NaN. A float has its sign in the
     /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Floats are ordered as in
     /// [`Format::Q4_0`].
     Mxfp4,
+    /// NVFP4: floats of 4 bits with an 8-bit scale for every 16 columns.
+    ///
+    /// Value = float * (factor * scale). Floats are those of [`Format::Mxfp4`], in the same order. A group of 128
+    /// columns has the factor in f32, which is the matrix's in most checkpoints, then its 8 scales: E4M3 without
+    /// sign, in which the byte 127 is 480.
+    Nvfp4,
+    /// FP8: floats of 8 bits (OCP E4M3) with one f32 scale for every 128 columns, value = float * scale.
+    ///
+    /// A float has a sign, 4 bits of exponent with bias 7 and 3 of fraction. There is no infinity, and the
+    /// compiler rejects NaN, the float of all ones.
+    Fp8,
     /// Unsigned quantized values with a scale and an offset per group: value = q * scale + offset.
     Affine(Affine),
 }
@@ -134,17 +153,21 @@ pub enum Scales {
 }
 
 /// All formats but the affine ones.
-const NAMED: [Format; 10] = [
+const NAMED: [Format; 14] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
+    Format::Fp8,
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
+    Format::Q3K,
+    Format::Q2K,
     Format::Mxfp4,
+    Format::Nvfp4,
 ];
 
 /// Affine formats and their names; a name without suffix has groups of 64 and f16 scales.
@@ -231,6 +254,9 @@ const fn values(element: PlaneElement) -> Plane {
 
 const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
 
+/// Columns that share an f32 in [`Format::Fp8`] and [`Format::Nvfp4`].
+const FLOAT_GROUP: usize = 128;
+
 const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
@@ -262,13 +288,17 @@ impl Format {
             Format::F32 => "f32",
             Format::F16 => "f16",
             Format::Bf16 => "bf16",
+            Format::Fp8 => "fp8",
             Format::Q8_0 => "q8_0",
             Format::Q5_0 => "q5_0",
             Format::Q4_0 => "q4_0",
             Format::Q6K => "q6_k",
             Format::Q5K => "q5_k",
             Format::Q4K => "q4_k",
+            Format::Q3K => "q3_k",
+            Format::Q2K => "q2_k",
             Format::Mxfp4 => "mxfp4",
+            Format::Nvfp4 => "nvfp4",
             Format::Affine(affine) => affine.name(),
         }
     }
@@ -281,7 +311,7 @@ impl Format {
     /// The cargo feature of the runtime that contains the format's CPU kernels.
     pub const fn feature(self) -> &'static str {
         match self {
-            Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
+            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
             Format::Affine(_) => "affine",
             _ => self.name(),
         }
@@ -308,13 +338,21 @@ impl Format {
             Format::F32 => const { &[values(PlaneElement::F32)] },
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
+            Format::Fp8 => {
+                const { &[codes(PlaneElement::U8, FLOAT_GROUP), Plane { element: PlaneElement::F32, ..SCALES }] }
+            }
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
             Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
             Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
             Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
+            Format::Q3K => const { &[codes(PlaneElement::U8, 96), bytes(18)] },
+            Format::Q2K => const { &[codes(PlaneElement::U8, 64), bytes(20)] },
             Format::Mxfp4 => const { &[codes(PlaneElement::U8, 16), bytes(1)] },
+            Format::Nvfp4 => {
+                const { &[codes(PlaneElement::U8, FLOAT_GROUP / 2), bytes(4 + FLOAT_GROUP / 16)] }
+            }
             Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
@@ -324,7 +362,8 @@ impl Format {
     pub const fn group(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group.columns(),
-            Format::Q6K | Format::Q5K | Format::Q4K => SUPERBLOCK,
+            Format::Fp8 | Format::Nvfp4 => FLOAT_GROUP,
+            Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => SUPERBLOCK,
             _ => BLOCK,
         }
     }
@@ -334,6 +373,8 @@ impl Format {
         match self {
             Format::F32 => 128,
             Format::F16 | Format::Bf16 => 64,
+            Format::Fp8 => FLOAT_GROUP + 4,
+            Format::Nvfp4 => FLOAT_GROUP / 2 + 4 + FLOAT_GROUP / 16,
             Format::Q8_0 => 34,
             Format::Q5_0 => 22,
             Format::Q4_0 => 18,
@@ -341,6 +382,8 @@ impl Format {
             Format::Q6K => 210,
             Format::Q5K => 180,
             Format::Q4K => 148,
+            Format::Q3K => 114,
+            Format::Q2K => 84,
             Format::Affine(affine) => affine.code_bytes() + 4,
         }
     }
@@ -359,17 +402,24 @@ impl Format {
     /// Bits of a quantized value, if ordered as in [`Affine`].
     pub const fn bits(self) -> Option<Bits> {
         match self {
-            Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
-            Format::Q4_0 | Format::Q4K | Format::Mxfp4 => Some(Bits::Four),
+            Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Q8_0 => None,
+            Format::Q4_0 | Format::Q4K | Format::Mxfp4 | Format::Nvfp4 => Some(Bits::Four),
             Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
+            Format::Q3K => Some(Bits::Three),
+            Format::Q2K => Some(Bits::Two),
             Format::Affine(affine) => Some(affine.bits),
         }
     }
 
     /// Whether values have an offset.
     pub const fn has_offsets(self) -> bool {
-        matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
+        matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K | Format::Q2K)
+    }
+
+    /// Whether each half of a block has its own scale.
+    pub const fn has_half_scales(self) -> bool {
+        matches!(self, Format::Q6K | Format::Q3K | Format::Q2K | Format::Nvfp4)
     }
 
     /// Whether the CPU can repack matrices into strips of 16 rows, whose int8 products need no shuffles.

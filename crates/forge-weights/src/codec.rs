@@ -6,7 +6,9 @@
 
 use crate::affine;
 use crate::codes::{block_bytes, pack, unpack};
+use crate::fp8;
 use crate::mxfp4;
+use crate::nvfp4;
 use crate::superblock;
 use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
@@ -79,8 +81,12 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
                 }
             }
         }
-        Format::Q6K | Format::Q5K | Format::Q4K => superblock::decode(format, values, scales, out),
+        Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => {
+            superblock::decode(format, values, scales, out);
+        }
         Format::Mxfp4 => mxfp4::decode(values, scales, out),
+        Format::Nvfp4 => nvfp4::decode(values, scales, out),
+        Format::Fp8 => fp8::decode(values, scales, out),
         Format::Affine(format) => affine::decode(format, values, scales, out),
     }
 }
@@ -149,8 +155,12 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
             |largest| largest / -16.0,
             |x, codes| pack(Bits::Five, &x.map(|x| code_of(unsigned(x, 16.0))), codes),
         ),
-        Format::Q6K | Format::Q5K | Format::Q4K => superblock::encode(format, row, values, scales),
+        Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => {
+            superblock::encode(format, row, values, scales)
+        }
         Format::Mxfp4 => mxfp4::encode(row, values, scales),
+        Format::Nvfp4 => nvfp4::encode(row, values, scales),
+        Format::Fp8 => fp8::encode(row, values, scales),
         Format::Affine(format) => affine::encode(format, row, values, scales),
     }
 }

@@ -78,7 +78,7 @@ fn exponent(magnitude: f32) -> i32 {
 }
 
 /// The bits of the nearest float, ties to even.
-fn nearest(x: f64) -> u8 {
+pub(crate) fn nearest(x: f64) -> u8 {
     // Midpoints between adjacent floats: above one the upper float is nearest, at one the even float.
     const MIDDLES: [f64; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
     let magnitude = x.abs();

@@ -2,7 +2,8 @@
 //! multiples of a shared f16.
 //!
 //! [`Format`] defines values and layout. Arithmetic is f32: the products of an f16 with any scale and any
-//! quantized value are exact, so a value is rounded once, when the offset is added, and never in `q6_k`.
+//! quantized value are exact, so a value is rounded once, when the offset is added, and never in
+//! `q6_k` and `q3_k`.
 //!
 //! Encoding searches for the best storable scale and offset of each block. It starts from the pair nearest to
 //! the block's range and moves to a neighboring pair while the sum of squared errors decreases. This narrows
@@ -18,10 +19,14 @@ use half::f16;
 const BLOCKS: usize = SUPERBLOCK / BLOCK;
 /// Columns that share a signed scale.
 const SIXTEEN: usize = 16;
-/// Offset of quantized values with signed scales.
-const MIDDLE: f32 = 32.0;
-/// Largest 6-bit value.
+/// Largest values of 6 and 4 bits: scales and offsets of 32 columns, and of 16.
 const SIX_BITS: f32 = 63.0;
+const FOUR_BITS: f32 = 15.0;
+
+/// The quantized value of 0 with signed scales.
+fn middle(bits: Bits) -> f32 {
+    f32::from(1_u8 << (bits.count() - 1))
+}
 
 /// Bits of a quantized value, and bytes of a superblock's quantized values.
 fn of_codes(format: Format) -> (Bits, usize) {
@@ -40,26 +45,32 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
         let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(bits)));
         for (block, (out, bytes)) in blocks.enumerate() {
             let values = unpack(bits, bytes).map(f32::from);
-            if format == Format::Q6K {
+            let halves = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN));
+            if matches!(format, Format::Q6K | Format::Q3K) {
+                let middle = middle(bits);
                 let d = half([scales[0], scales[1]]);
                 let of_halves = scales[2 + 2 * block..].iter().map(|s| d * f32::from(s.cast_signed()));
-                let halves = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN)).zip(of_halves);
-                for ((out, values), scale) in halves {
-                    out.iter_mut().zip(values).for_each(|(out, code)| *out = (code - MIDDLE) * scale);
+                for ((out, values), scale) in halves.zip(of_halves) {
+                    out.iter_mut().zip(values).for_each(|(out, code)| *out = (code - middle) * scale);
                 }
             } else {
-                let line = pair(scales, block, 0.0);
-                out.iter_mut().zip(values).for_each(|(out, code)| *out = line.value(code));
+                for (half, (out, values)) in halves.enumerate() {
+                    let line = pair(format, scales, 2 * block + half);
+                    out.iter_mut().zip(values).for_each(|(out, code)| *out = line.value(*code));
+                }
             }
         }
     }
 }
 
-/// The levels of a block.
-fn pair(scales: &[u8], block: usize, levels: f32) -> AffineLevels {
+/// The levels of 16 columns.
+fn pair(format: Format, scales: &[u8], sixteen: usize) -> AffineLevels {
     let (d, least) = (half([scales[0], scales[1]]), half([scales[2], scales[3]]));
-    let of_block = |index: usize| f32::from(scales[4 + 2 * block + index]);
-    AffineLevels::new(d * of_block(0), -(least * of_block(1)), levels)
+    let [scale, offset] = match format {
+        Format::Q2K => [scales[4 + sixteen] & 15, scales[4 + sixteen] >> 4],
+        _ => [scales[4 + sixteen / 2 * 2], scales[5 + sixteen / 2 * 2]],
+    };
+    AffineLevels::new(d * f32::from(scale), -(least * f32::from(offset)), 0.0)
 }
 
 /// Encodes a row of finite values. Padding columns are the value nearest to 0.
@@ -77,9 +88,20 @@ pub(crate) fn encode(
     let superblocks =
         codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(format.planes()[1].per_group));
     for (values, (codes, scales)) in row.chunks(SUPERBLOCK).zip(superblocks) {
+        let levels = f32::from((1_u8 << bits.count()) - 1);
         let lines = match format {
-            Format::Q6K => signed(values, scales),
-            _ => pairs(values, f32::from((1_u8 << bits.count()) - 1), scales),
+            Format::Q6K | Format::Q3K => signed(values, middle(bits), scales),
+            Format::Q2K => {
+                pairs::<{ SUPERBLOCK / SIXTEEN }>(values, (levels, FOUR_BITS), scales, |scales, pairs| {
+                    scales
+                        .iter_mut()
+                        .zip(pairs)
+                        .for_each(|(byte, [scale, offset])| *byte = scale | offset << 4);
+                })
+            }
+            _ => pairs::<BLOCKS>(values, (levels, SIX_BITS), scales, |scales, pairs| {
+                scales.as_chunks_mut::<2>().0.iter_mut().zip(pairs).for_each(|(bytes, pair)| *bytes = pair);
+            }),
         };
         for (index, bytes) in codes.chunks_exact_mut(block_bytes(bits)).enumerate() {
             let mut block = [0; BLOCK];
@@ -94,9 +116,14 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Finds and stores a scale and an offset for each block.
-fn pairs(values: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
-    let blocks: [&[f32]; BLOCKS] = parts(values);
+/// Finds a scale and an offset for each of `N` parts, at most `largest` units, and stores units and scales.
+fn pairs<const N: usize>(
+    values: &[f32],
+    (levels, largest): (f32, f32),
+    scales: &mut [u8],
+    store: impl Fn(&mut [u8], Vec<[u8; 2]>),
+) -> Vec<AffineLevels> {
+    let blocks: [&[f32]; N] = parts(values);
     let reaches = blocks.map(|block| {
         let (low, high) = ends(block);
         // Offsets are never positive.
@@ -104,34 +131,34 @@ fn pairs(values: &[f32], levels: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
         ((high.max(low) - low) / levels, -low)
     });
     let most = |of: fn(&(f32, f32)) -> f32| reaches.iter().map(of).fold(0.0, f32::max);
-    let (d, least) = (step_for(most(|it| it.0), SIX_BITS), step_for(most(|it| it.1), SIX_BITS));
+    let (d, least) = (step_for(most(|it| it.0), largest), step_for(most(|it| it.1), largest));
     scales[..2].copy_from_slice(&d.to_le_bytes());
     scales[2..4].copy_from_slice(&least.to_le_bytes());
     let (d, least) = (d.to_f32(), least.to_f32());
     let line = |[scale, offset]: [f32; 2]| AffineLevels::new(d * scale, -(least * offset), levels);
-    let of_blocks = blocks.iter().zip(reaches).enumerate().map(|(index, (block, (scale, low)))| {
-        let nearest = [times(scale, d, SIX_BITS), times(low, least, SIX_BITS)];
-        let best = hill_climb(nearest, 0.0..=SIX_BITS, |place| line(place).error(block));
-        scales[4 + 2 * index..][..2].copy_from_slice(&best.map(|x| x as u8));
-        line(best)
+    let of_blocks = blocks.iter().zip(reaches).map(|(block, (scale, low))| {
+        let nearest = [times(scale, d, largest), times(low, least, largest)];
+        hill_climb(nearest, 0.0..=largest, |place| line(place).error(block))
     });
-    of_blocks.collect()
+    let best: Vec<[f32; 2]> = of_blocks.collect();
+    store(&mut scales[4..], best.iter().map(|pair| pair.map(|x| x as u8)).collect());
+    best.into_iter().map(line).collect()
 }
 
 /// Finds and stores a signed scale for every 16 columns.
-fn signed(values: &[f32], scales: &mut [u8]) -> Vec<AffineLevels> {
+fn signed(values: &[f32], middle: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
     let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(values);
     // The range is asymmetric: the value of largest magnitude gets the lowest q, which is one step further
     // from the middle.
     let reaches = parts.map(|part| {
         let (low, high) = ends(part);
-        -(if high > -low { high } else { low }) / MIDDLE
+        -(if high > -low { high } else { low }) / middle
     });
     const MOST: f32 = 127.0;
     let d = step_for(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
     scales[..2].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
-    let line = |[scale]: [f32; 1]| AffineLevels::new(d * scale, -MIDDLE * (d * scale), 2.0 * MIDDLE - 1.0);
+    let line = |[scale]: [f32; 1]| AffineLevels::new(d * scale, -middle * (d * scale), 2.0 * middle - 1.0);
     let of_parts = parts.iter().zip(reaches).enumerate().map(|(index, (part, scale))| {
         let nearest = [times(scale, d, MOST)];
         let best = hill_climb(nearest, -MOST..=MOST, |place| line(place).error(part));

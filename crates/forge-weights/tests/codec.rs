@@ -43,17 +43,29 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(16.0);
             1.0001 * step + off
         }
+        // A scale may be a sixteenth too small, or half of the smallest scale, and 4 and 6 are far apart.
+        Format::Nvfp4 => largest / 5.5 + 3000.0 * 2_f64.powi(-149),
+        // The largest floats are 32 apart, the smallest 2^-9. Scales have a spacing of 2^-149.
+        Format::Fp8 => {
+            let scale = largest / 448.0;
+            (x / 16.0).max(scale * 2_f64.powi(-10)) * 1.0001 + 449.0 * 2_f64.powi(-149)
+        }
         // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of
         // half the scale.
         Format::Mxfp4 => (largest / 4.0).max(2_f64.powi(-129)),
-        Format::Q4K => pairs_bound(15.0, largest) * 32_f64.sqrt(),
-        Format::Q5K => pairs_bound(31.0, largest) * 32_f64.sqrt(),
+        Format::Q4K => pairs_bound(15.0, 63.0, largest) * 32_f64.sqrt(),
+        Format::Q5K => pairs_bound(31.0, 63.0, largest) * 32_f64.sqrt(),
         // One step for the negated largest value, and half a unit of the scale's quantization. The search may
         // increase one value's error to reduce those of all 16.
         Format::Q6K => {
             let (step, off) = scale(32.0);
             (1.01 * (step + 32.0 * largest / 32.0 / 127.0 / 2.0) + off) * 16_f64.sqrt()
         }
+        Format::Q3K => {
+            let (step, off) = scale(4.0);
+            (1.01 * (step + 4.0 * largest / 4.0 / 127.0 / 2.0) + off) * 16_f64.sqrt()
+        }
+        Format::Q2K => pairs_bound(3.0, 15.0, largest) * 16_f64.sqrt(),
         Format::Affine(affine) if levels(affine) > 15 => affine_bound(affine, group),
         // The search narrows the range while that reduces the sum of squares, at the expense of single
         // values.
@@ -80,8 +92,8 @@ fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
 
 /// The error bound of a superblock value before the search, which starts at the nearest units of scale and
 /// offset: half a step, and half a unit of each.
-fn pairs_bound(levels: f64, largest: f64) -> f64 {
-    let units = |reach: f64| reach / 63.0 * 1.01 + 2_f64.powi(-24);
+fn pairs_bound(levels: f64, units: f64, largest: f64) -> f64 {
+    let units = |reach: f64| reach / units * 1.01 + 2_f64.powi(-24);
     let (scale, offset) = (units(2.0 * largest / levels), units(largest));
     1.01 * (largest / levels) + (levels + 1.0) * scale / 2.0 + offset / 2.0
 }
@@ -103,7 +115,7 @@ fn is_affine(format: Format) -> bool {
     matches!(format, Format::Affine(_))
 }
 
-const SUPERBLOCKS: [Format; 3] = [Format::Q4K, Format::Q5K, Format::Q6K];
+const SUPERBLOCKS: [Format; 5] = [Format::Q2K, Format::Q3K, Format::Q4K, Format::Q5K, Format::Q6K];
 
 fn rows() -> impl Strategy<Value = Vec<f32>> {
     let number = prop_oneof![
@@ -143,8 +155,10 @@ proptest! {
     #[test]
     fn requantizing_decoded_values_is_lossless(row in rows()) {
         // Affine groups may have values that do not determine the scale: see below for those that do.
-        // Superblocks use a search.
-        let is_told = |format: &Format| !is_affine(*format) && !SUPERBLOCKS.contains(format);
+        // Superblocks use a search. In nvfp4 the largest of 16 decoded values may be less than 6 scales.
+        let is_told = |format: &Format| {
+            !is_affine(*format) && !SUPERBLOCKS.contains(format) && *format != Format::Nvfp4
+        };
         for format in Format::ALL.into_iter().filter(is_told) {
             let stored = decode(format, &encode(format, &row).unwrap(), row.len());
             let again = decode(format, &encode(format, &stored).unwrap(), row.len());
@@ -338,11 +352,19 @@ fn rejects_unrepresentable_values() {
     let cases: [(f32, &[Format]); 5] = [
         (f32::NAN, &Format::ALL),
         (f32::NEG_INFINITY, &Format::ALL),
-        (65520.0, &[&[Format::F16, Format::Mxfp4], &SUPERBLOCKS[..]].concat()),
+        (65520.0, &[&[Format::F16, Format::Fp8, Format::Mxfp4, Format::Nvfp4], &SUPERBLOCKS[..]].concat()),
         (
             -1e7,
             &[
-                &[Format::F16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
+                &[
+                    Format::F16,
+                    Format::Fp8,
+                    Format::Q8_0,
+                    Format::Q5_0,
+                    Format::Q4_0,
+                    Format::Mxfp4,
+                    Format::Nvfp4,
+                ],
                 &SUPERBLOCKS[..],
                 &*affine,
             ]
@@ -351,7 +373,16 @@ fn rejects_unrepresentable_values() {
         (
             f32::MAX,
             &[
-                &[Format::F16, Format::Bf16, Format::Q8_0, Format::Q5_0, Format::Q4_0, Format::Mxfp4],
+                &[
+                    Format::F16,
+                    Format::Bf16,
+                    Format::Fp8,
+                    Format::Q8_0,
+                    Format::Q5_0,
+                    Format::Q4_0,
+                    Format::Mxfp4,
+                    Format::Nvfp4,
+                ],
                 &SUPERBLOCKS[..],
                 &*affine,
             ]

@@ -37,7 +37,7 @@
         float4 xs[{{ x_rows }}][{{ vectors }}];
 {% if offset %}
         // A group's offset is multiplied by the sum of x, which is the same for all rows of W.
-        float totals[{{ x_rows }}];
+        {{ "float2" if halves else "float" }} totals[{{ x_rows }}];
 {% endif %}
         #pragma unroll
         for (uint t = 0u; t < {{ x_rows }}u; t++) {
@@ -53,12 +53,12 @@
 {% endif %}
             }
 {% if offset %}
-            float4 quarters = xs[t][0];
-            #pragma unroll
-            for (uint v = 1u; v < {{ vectors }}u; v++) {
-                quarters += xs[t][v];
-            }
-            totals[t] = quarters.x + quarters.y + quarters.z + quarters.w;
+{% set of_x = "xs[t]" %}
+{% set total = "totals[t]" %}
+{% filter indent(4, first=true) %}
+{% include "matmul/parts/sum_of_x" %}
+{% endfilter %}
+
 {% endif %}
         }
 
@@ -77,7 +77,7 @@
                     sum += dot(weights[v], xs[t][v]);
                     further += dot(weights[v + {{ vectors // 2 }}u], xs[t][v + {{ vectors // 2 }}u]);
                 }
-                sums[t][r] += scales[r].x * sum + scales[r].y * further;
+                sums[t][r] += scales[r].x * sum + scales[r].y * further{{ " + scales[r].z * totals[t].x + scales[r].w * totals[t].y" if offset else "" }};
 {% else %}
                 float sum = 0.0f;
                 #pragma unroll

@@ -4,7 +4,10 @@
 {% endif %}
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
-{% if offset %}
+{% if offset and halves %}
+            // The packet's halves have separate scales and offsets.
+            {{ sums }}[v] += v < {{ vectors // 2 }}u ? weights[v] * factor.x + factor.z : weights[v] * factor.y + factor.w;
+{% elif offset %}
             {{ sums }}[v] += weights[v] * factor.x + factor.y;
 {% elif halves %}
             // The packet's halves have separate scales.

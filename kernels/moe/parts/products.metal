@@ -2,12 +2,9 @@
 {% if offset %}
 
         // A group's offset is multiplied by the sum of x, which is the same for all rows.
-        float4 quarters = xs[0];
-        #pragma unroll
-        for (uint v = 1u; v < {{ vectors }}u; v++) {
-            quarters += xs[v];
-        }
-        const float of_x = quarters.x + quarters.y + quarters.z + quarters.w;
+{% set of_x = "xs" %}
+{% set total = "total" %}
+{% include "matmul/parts/sum_of_x" %}
 {% endif %}
 
         #pragma unroll
@@ -23,7 +20,7 @@
                 sum += dot(weights[v], xs[v]);
                 further += dot(weights[v + {{ vectors // 2 }}u], xs[v + {{ vectors // 2 }}u]);
             }
-            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * further);
+            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * further{{ " + scales[r].z * total.x + scales[r].w * total.y" if offset else "" }});
 {% else %}
             float sum = 0.0f;
             #pragma unroll
@@ -31,7 +28,7 @@
                 sum += dot(weights[v], xs[v]);
             }
 {% if offset %}
-            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * of_x);
+            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * total);
 {% else %}
             sums[r] += {{ times }}{{ "scales[r] * sum" if scaled else "sum" }};
 {% endif %}

@@ -23,12 +23,19 @@ inline Affine3 affine3_half(device const uint* codes, uint packet, uint part) {
     return found;
 }
 
-// Word i: columns 4i .. 4i + 3, and those 16 further.
-inline void affine3_word(Affine3 packet, uint i, thread float4& low, thread float4& high) {
+// The values of word i, one byte each: columns 4i .. 4i + 3, and those 16 further.
+inline uint2 affine3_bytes(Affine3 packet, uint i) {
     const uint pairs = (i < 2u ? packet.pairs.x : packet.pairs.y) >> (4u * (i & 1u));
     const uint highest = packet.highest >> (2u * i);
-    low = affine8_word((pairs & 0x03030303u) | ((highest & 0x01010101u) << 2u));
-    high = affine8_word(((pairs >> 2u) & 0x03030303u) | (((highest >> 1u) & 0x01010101u) << 2u));
+    return uint2((pairs & 0x03030303u) | ((highest & 0x01010101u) << 2u),
+                 ((pairs >> 2u) & 0x03030303u) | (((highest >> 1u) & 0x01010101u) << 2u));
+}
+
+// Word i: columns 4i .. 4i + 3, and those 16 further.
+inline void affine3_word(Affine3 packet, uint i, thread float4& low, thread float4& high) {
+    const uint2 bytes = affine3_bytes(packet, i);
+    low = affine8_word(bytes.x);
+    high = affine8_word(bytes.y);
 }
 
 inline void affine3_decode(Affine3 packet, thread float4* codes) {

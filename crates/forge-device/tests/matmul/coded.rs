@@ -18,7 +18,18 @@ kernel_under_test!(SHAPE, ops::Linear, linear);
 /// Whether activations are quantized for weights of this format: quants of at most 8 bits, with 32 or more to
 /// a scale.
 fn encodes(format: Format) -> bool {
-    !matches!(format, Format::F32 | Format::F16 | Format::Bf16 | Format::Q6K | Format::Mxfp4)
+    !matches!(
+        format,
+        Format::F32
+            | Format::F16
+            | Format::Bf16
+            | Format::Fp8
+            | Format::Q6K
+            | Format::Q3K
+            | Format::Q2K
+            | Format::Mxfp4
+            | Format::Nvfp4
+    )
 }
 
 /// A matmul and its weights.

@@ -18,16 +18,19 @@ use forge_device::cpu;
 use forge_device::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 16] = [
+pub(crate) const FORMATS: [Format; 20] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
+    Format::Fp8,
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
+    Format::Q3K,
+    Format::Q2K,
     affine(8, 32, Scales::F16),
     affine(6, 64, Scales::F16),
     affine(5, 32, Scales::F16),
@@ -35,6 +38,7 @@ pub(crate) const FORMATS: [Format; 16] = [
     affine(3, 128, Scales::F16),
     affine(2, 64, Scales::Bf16),
     Format::Mxfp4,
+    Format::Nvfp4,
 ];
 
 /// Calls a function of [`cpu::Stored`] for the type of a format.
@@ -44,13 +48,17 @@ macro_rules! stored {
             Format::F32 => cpu::$function::<cpu::F32>($call, $shape),
             Format::F16 => cpu::$function::<cpu::F16>($call, $shape),
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
+            Format::Fp8 => cpu::$function::<cpu::Fp8>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q5_0 => cpu::$function::<cpu::Q5_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
+            Format::Q3K => cpu::$function::<cpu::Q3K>($call, $shape),
+            Format::Q2K => cpu::$function::<cpu::Q2K>($call, $shape),
             Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
+            Format::Nvfp4 => cpu::$function::<cpu::Nvfp4>($call, $shape),
             Format::Affine(of) => match (of.bits.count(), of.group.columns(), of.scales == Scales::Bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),

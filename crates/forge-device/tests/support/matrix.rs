@@ -47,8 +47,14 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if let Format::Affine { .. } = format {
         return affine_matrix(random, format, rows, columns, size);
     }
-    if let Format::Q6K | Format::Q5K | Format::Q4K = format {
+    if let Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K = format {
         return superblocks(random, format, rows, columns, size);
+    }
+    if format == Format::Fp8 {
+        return fp8_matrix(random, rows, columns, size);
+    }
+    if format == Format::Nvfp4 {
+        return nvfp4_matrix(random, rows, columns, size);
     }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
@@ -90,8 +96,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                     Format::Mxfp4 => {
                         let code = if inside { random.below(16) as u8 } else { 0 };
                         nibbles[i % 16] |= code << (i / 16 * 4);
-                        let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
-                        if code < 8 { float * power } else { -float * power }
+                        float4(code) * power
                     }
                     Format::Q4_0 => {
                         let code = if inside { random.below(16) as u8 } else { 8 };
@@ -126,6 +131,61 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     Matrix { format, rows, columns, planes, values }
 }
 
+/// A matrix of random 8-bit floats without NaN, with arbitrary padding.
+fn fp8_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Matrix {
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(128) {
+            let scale = size * (0.5 + random.number().abs()) / 448.0;
+            scales.extend(scale.to_ne_bytes());
+            let some: Vec<u8> =
+                (0..128).map(|_| random.below(127) as u8 | (random.below(2) as u8) << 7).collect();
+            row.extend(some.iter().map(|code| float8(*code) * scale));
+            codes.extend(some);
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Fp8, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// A matrix of random 4-bit floats with scales of 8 bits, with arbitrary padding.
+fn nvfp4_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Matrix {
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(128) {
+            let factor = size * (0.5 + random.number().abs()) / (6.0 * 480.0);
+            // The scale 127 is 480.
+            let bytes: Vec<u8> = (0..8).map(|_| random.below(128) as u8).collect();
+            scales.extend(factor.to_ne_bytes());
+            scales.extend(&bytes);
+            let some: Vec<u8> = (0..128).map(|_| random.below(16) as u8).collect();
+            let value = |(column, code): (usize, &u8)| float4(*code) * (float8(bytes[column / 16]) * factor);
+            row.extend(some.iter().enumerate().map(value));
+            codes.extend(some.chunks(32).flat_map(|block| packed(4, block)));
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Nvfp4, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// The value of a 4-bit float: a sign, 2 bits of exponent and 1 of fraction.
+fn float4(code: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code < 8 { magnitude } else { -magnitude }
+}
+
+/// The value of an 8-bit float: a sign, 4 bits of exponent and 3 of fraction.
+fn float8(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => fraction * 2_f32.powi(-9),
+        _ => (8.0 + fraction) * 2_f32.powi(exponent - 10),
+    };
+    if code < 128 { magnitude } else { -magnitude }
+}
+
 /// A random quantized matrix with offsets. The padding of rows is arbitrary, because kernels must not use it.
 fn affine_matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     let Format::Affine(parameters) = format else { panic!("{format:?} has no offsets") };
@@ -155,6 +215,8 @@ fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize,
     let bits = match format {
         Format::Q6K => 6,
         Format::Q5K => 5,
+        Format::Q3K => 3,
+        Format::Q2K => 2,
         _ => 4,
     };
     let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -165,20 +227,29 @@ fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize,
             codes.extend(some.chunks(32).flat_map(|block| packed(bits, block)));
             let bytes: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
             let mut unit = |most: f32| f16::from_f32(size * (0.5 + random.number().abs()) / most);
-            if format == Format::Q6K {
-                let d = unit(128.0 * 32.0);
+            if matches!(format, Format::Q6K | Format::Q3K) {
+                let middle = (1 << (bits - 1)) as f32;
+                let d = unit(128.0 * middle);
                 scales.extend(d.to_ne_bytes());
                 scales.extend(&bytes);
                 let scale = |column: usize| d.to_f32() * f32::from(bytes[column / 16] as i8);
-                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - 32.0) * scale(c)));
+                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - middle) * scale(c)));
             } else {
-                let [d, least] = [unit(63.0 * ((1 << bits) - 1) as f32), unit(63.0)];
+                let units = if format == Format::Q2K { 15.0 } else { 63.0 };
+                let [d, least] = [unit(units * ((1 << bits) - 1) as f32), unit(units)];
                 scales.extend([d, least].into_iter().flat_map(f16::to_ne_bytes));
-                let bytes: Vec<u8> = bytes.iter().map(|byte| byte & 63).collect();
+                let bytes: Vec<u8> = match format {
+                    Format::Q2K => bytes,
+                    _ => bytes.iter().map(|byte| byte & 63).collect(),
+                };
                 scales.extend(&bytes);
-                let of = |unit: f16, at: usize| unit.to_f32() * f32::from(bytes[at]);
+                let counts = |c: usize| match format {
+                    Format::Q2K => [bytes[c / 16] & 15, bytes[c / 16] >> 4],
+                    _ => [bytes[c / 32 * 2], bytes[c / 32 * 2 + 1]],
+                };
                 let value = |(c, code): (usize, &u8)| {
-                    f32::from(*code) * of(d, c / 32 * 2) - of(least, c / 32 * 2 + 1)
+                    let [scale, offset] = counts(c).map(f32::from);
+                    f32::from(*code) * (d.to_f32() * scale) - least.to_f32() * offset
                 };
                 row.extend(some.iter().enumerate().map(value));
             }

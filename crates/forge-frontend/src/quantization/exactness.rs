@@ -3,7 +3,9 @@
 //! All matrices of a checkpoint with the same encoding are judged together, so that they get the same format.
 
 use crate::quantization::module::Module;
-use forge_ir::{Element, Encoding, Format, ScaleElement, ScaleFactor, ZeroPacking, Zeros, from_f16};
+use forge_ir::{
+    Element, Encoding, Format, ScaleElement, ScaleFactor, ZeroPacking, Zeros, factor_of_divisor, from_f16,
+};
 
 /// Properties of scales, biases and zero points.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +16,8 @@ pub(crate) struct Exactness {
     pub(crate) bf16: bool,
     /// Whether every zero point is the middle of the codes.
     pub(crate) centered: bool,
+    /// Whether E4M3 scales times the inverse of their divisor equal the quotients.
+    pub(crate) inverse: bool,
     /// Largest magnitude of a scale.
     pub(crate) largest: f32,
     /// Significant bits of the scale that has most.
@@ -24,8 +28,15 @@ pub(crate) struct Exactness {
 
 impl Exactness {
     /// Of no scales.
-    pub(crate) const NONE: Exactness =
-        Exactness { f16: true, bf16: true, centered: true, largest: 0.0, significant: 0, lowest: i32::MAX };
+    pub(crate) const NONE: Exactness = Exactness {
+        f16: true,
+        bf16: true,
+        centered: true,
+        inverse: true,
+        largest: 0.0,
+        significant: 0,
+        lowest: i32::MAX,
+    };
 
     /// Of both.
     pub(crate) fn and(self, other: Exactness) -> Exactness {
@@ -33,6 +44,7 @@ impl Exactness {
             f16: self.f16 && other.f16,
             bf16: self.bf16 && other.bf16,
             centered: self.centered && other.centered,
+            inverse: self.inverse && other.inverse,
             largest: self.largest.max(other.largest),
             significant: self.significant.max(other.significant),
             lowest: self.lowest.min(other.lowest),
@@ -71,6 +83,9 @@ impl Exactness {
             ScaleFactor::OverConstant(divisor) => Box::new(move |scale| scale / divisor as f32),
         };
         let mut found = Exactness::NONE;
+        if let ScaleFactor::Over(name) = scales.factor {
+            found.inverse = factor_of_divisor(module.scalar(name)?).1;
+        }
         let biases = if let Zeros::Biases(name) = encoding.zeros { Some(name) } else { None };
         for name in std::iter::once(scales.tensor).chain(biases) {
             let size = scales.element.bytes();

@@ -80,7 +80,7 @@ pub(crate) fn resolve(
         let columns = shape.last().copied().unwrap_or(0);
         let (format, change) = format(&encoding, &common[&stored], columns, float);
         let bytes = replace(scheme, tensors, &name, encoding, (format, shape.clone()));
-        let exact = change != Change::Rounded;
+        let exact = !matches!(change, Change::Rounded | Change::KeptByInverse);
         let none = StoredMatrices { stored, format, exact, matrices: 0, bytes: 0, format_bytes: 0 };
         let (group, q8_0) = groups.entry((none.stored.clone(), change, format)).or_insert((none, 0));
         group.matrices += 1;
@@ -195,6 +195,9 @@ fn note(change: Change, group: &StoredMatrices, q8_0: u64) -> String {
     let smaller = format!("{cost}; --quant q8_0 takes {}", size(q8_0));
     let what = match change {
         Change::Kept => format!("kept as {format}, {cost}"),
+        Change::KeptByInverse => {
+            format!("kept as {format}, scales times the inverse of their divisor, {cost}")
+        }
         Change::Repacked => format!("repacked as {format} with the same values, {cost}"),
         Change::Dequantized => {
             format!("--quant keep dequantizes to {format} with the same values, {smaller}")

@@ -14,6 +14,9 @@ use forge_ir::{
 pub(crate) enum Change {
     /// The same codes and scales in another order.
     Kept,
+    /// The same codes and scales, which are multiplied by the inverse of a divisor: some differ from the
+    /// quotients in the last bit of f32.
+    KeptByInverse,
     /// Other codes or scales with the same values.
     Repacked,
     /// Floats with the same values.
@@ -28,7 +31,9 @@ const LARGEST_HALF: f32 = 65504.0;
 /// The format of a matrix of this many columns, whose model computes in `float`.
 pub(crate) fn format(encoding: &Encoding, of: &Exactness, columns: usize, float: Format) -> (Format, Change) {
     if let Some(format) = same_bits(encoding, columns) {
-        return (format, Change::Kept);
+        // Other scales are stored after the division.
+        let is_rounded = format == Format::Nvfp4 && !of.inverse;
+        return (format, if is_rounded { Change::KeptByInverse } else { Change::Kept });
     }
     if let Some(format) = affine(encoding, of, columns) {
         return (format, Change::Kept);
@@ -47,7 +52,20 @@ fn same_bits(encoding: &Encoding, columns: usize) -> Option<Format> {
         && scales.element == ScaleElement::E8m0
         && (scales.rows, scales.columns, scales.factor) == (Some(1), Some(BLOCK), ScaleFactor::One)
         && columns.is_multiple_of(BLOCK);
-    is_mxfp4.then_some(Format::Mxfp4)
+    // A scale for more rows or columns is repeated, and its product with a factor is rounded to f32 as before.
+    let is_fp8 = encoding.element == Element::E4m3
+        && encoding.zeros == Zeros::Constant(0)
+        && scales.columns.is_none_or(|group| group.is_multiple_of(Format::Fp8.group()));
+    let is_nvfp4 = encoding.element == Element::E2m1
+        && scales.element == ScaleElement::E4m3
+        && (scales.rows, scales.columns, scales.transposed) == (Some(1), Some(16), false)
+        && columns.is_multiple_of(16);
+    match (is_mxfp4, is_fp8, is_nvfp4) {
+        (true, ..) => Some(Format::Mxfp4),
+        (_, true, _) => Some(Format::Fp8),
+        (.., true) => Some(Format::Nvfp4),
+        _ => None,
+    }
 }
 
 /// Scales of 16 bits that hold every scale and bias, f16 first.
@@ -158,7 +176,7 @@ mod tests {
 
     #[test]
     fn floats_are_exact_if_all_their_bits_fit() {
-        let stored = encoding(Element::E4m3, Some(128), Zeros::Constant(0));
+        let stored = encoding(Element::E4m3, Some(64), Zeros::Constant(0));
         let change = |significant, lowest, float| {
             format(&stored, &Exactness { significant, lowest, ..Exactness::NONE }, 128, float).1
         };

@@ -83,17 +83,20 @@ fn packed_weight_files_give_the_same_logits() {
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
                 Format::Q8_0 => 0.3,
+                Format::Fp8 => 1.5,
                 Format::Q5_0 => 2.5,
                 Format::Q4_0 => 3.0,
-                Format::Mxfp4 => 6.0,
-                Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => match format.bits() {
-                    None | Some(Bits::Eight) => 0.3,
-                    Some(Bits::Six) => 1.5,
-                    Some(Bits::Five) => 2.5,
-                    Some(Bits::Four) => 3.0,
-                    Some(Bits::Three) => 6.0,
-                    Some(Bits::Two) => 9.0,
-                },
+                Format::Mxfp4 | Format::Nvfp4 => 6.0,
+                Format::Affine(_) | Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
+                    match format.bits() {
+                        None | Some(Bits::Eight) => 0.3,
+                        Some(Bits::Six) => 1.5,
+                        Some(Bits::Five) => 2.5,
+                        Some(Bits::Four) => 3.0,
+                        Some(Bits::Three) => 6.0,
+                        Some(Bits::Two) => 9.0,
+                    }
+                }
             };
             assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
             let is_noisy = magnifies && error >= 1e-8;

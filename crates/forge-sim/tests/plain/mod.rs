@@ -70,6 +70,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let exponent = (scale.to_bits() >> 23) as u8;
             match format {
                 Format::Mxfp4 => scales.push(exponent),
+                Format::Fp8 | Format::Nvfp4 => {}
                 _ if format.is_quantized() => scales.extend(scale_bytes),
                 _ => {}
             }
@@ -101,6 +102,13 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     row.extend(codes.iter().map(|&code| f32::from(code as i8) * scale));
                     first.extend(codes);
                 }
+                Format::Fp8 => {
+                    // Between 2^-7 and 2^-5; no NaN, and the floats are at most 15.
+                    scales.extend(scale.to_le_bytes());
+                    let codes: Vec<u8> = codes.iter().map(|code| code & 0xbf).collect();
+                    row.extend(codes.iter().map(|&code| float8(code) * scale));
+                    first.extend(codes);
+                }
                 Format::Q4_0 => {
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
@@ -110,24 +118,49 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     row.extend(codes.iter().map(|&code| (f32::from(code & 31) - 16.0) * scale));
                 }
                 Format::Mxfp4 => {
-                    const FLOATS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
                     let power = f32::from_bits(u32::from(exponent) << 23);
-                    let sign = |code: u8| if code & 8 == 0 { power } else { -power };
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
-                    row.extend(codes.iter().map(|&code| FLOATS[usize::from(code & 7)] * sign(code)));
+                    row.extend(codes.iter().map(|&code| float4(code) * power));
+                }
+                Format::Nvfp4 => {
+                    // Scales are at most 15.
+                    let bytes: Vec<u8> = (0..8).map(|_| random.bits() as u8 & 0x3f).collect();
+                    scales.extend(scale.to_le_bytes());
+                    scales.extend(&bytes);
+                    let of = |column: usize| float8(bytes[column / 16]) * scale;
+                    row.extend(codes.iter().enumerate().map(|(column, &code)| float4(code) * of(column)));
+                    first.extend(codes.chunks(32).flat_map(|block| packed(Bits::Four, block)));
                 }
                 Format::Affine(affine) => {
                     let most = ((1_u16 << affine.bits.count()) - 1) as u8;
                     first.extend(codes.chunks(32).flat_map(|block| packed(affine.bits, block)));
                     row.extend(codes.iter().map(|&code| f32::from(code & most) * scale + offset));
                 }
-                Format::Q4K | Format::Q5K | Format::Q6K => unreachable!("these have superblocks"),
+                Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
+                    unreachable!("these have superblocks")
+                }
             }
         }
         values.extend(&row[..columns]);
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// The value of the 4-bit float in the low bits: a sign, 2 bits of exponent and 1 of fraction.
+fn float4(code: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// The value of an 8-bit float with a sign, 4 bits of exponent and 3 of fraction.
+fn float8(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-9),
+        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
+    };
+    if code < 128 { magnitude } else { -magnitude }
 }
 
 /// Appends a superblock to its planes and returns its values.
@@ -137,17 +170,26 @@ fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: 
         (0..SUPERBLOCK).map(|_| random.bits() as u8 & ((1_u16 << bits.count()) - 1) as u8).collect();
     codes.extend(all.chunks(32).flat_map(|block| packed(bits, block)));
     let of = |column: usize| f32::from(all[column]);
-    if format == Format::Q6K {
+    if matches!(format, Format::Q6K | Format::Q3K) {
+        let middle = (1 << (bits.count() - 1)) as f32;
         let negative = random.bits().is_multiple_of(2);
         let (bytes, d) = random.half(-14, negative);
         let signed: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
         scales.extend(bytes);
         scales.extend(&signed);
         let scale = |column: usize| d * f32::from(signed[column / 16] as i8);
-        return (0..SUPERBLOCK).map(|column| (of(column) - 32.0) * scale(column)).collect();
+        return (0..SUPERBLOCK).map(|column| (of(column) - middle) * scale(column)).collect();
     }
     let (bytes, d) = random.half(-8 - bits.count() as i32, false);
     let (least_bytes, least) = random.half(-8, false);
+    if format == Format::Q2K {
+        let counts: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
+        scales.extend([bytes, least_bytes].concat());
+        scales.extend(&counts);
+        let pair = |column: usize| [counts[column / 16] & 15, counts[column / 16] >> 4].map(f32::from);
+        let value = |column: usize| of(column) * (d * pair(column)[0]) - least * pair(column)[1];
+        return (0..SUPERBLOCK).map(value).collect();
+    }
     let pairs: Vec<[u8; 2]> = (0..8).map(|_| [random.bits() as u8 & 63, random.bits() as u8 & 63]).collect();
     scales.extend([bytes, least_bytes].concat());
     scales.extend(pairs.iter().flatten());

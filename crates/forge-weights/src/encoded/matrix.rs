@@ -1,9 +1,11 @@
 //! A matrix that a checkpoint stores as codes and scales in several tensors.
 
 use crate::encoded::coded_rows::{CodedRows, Offsets};
+use crate::encoded::codes::word;
 use crate::encoded::repack;
 use crate::encoded::tensor_cache::TensorCache;
-use forge_ir::{Element, Encoding, Format};
+use crate::nvfp4;
+use forge_ir::{Element, Encoding, Format, ScaleFactor, factor_of_divisor};
 use std::io;
 use std::ops::Range;
 
@@ -98,6 +100,9 @@ impl EncodedMatrix<'_> {
         if self.encoding.groups.is_some() {
             return Err(invalid(format!("{}: columns are reordered", self.tensor)));
         }
+        if format == Format::Nvfp4 {
+            return self.nvfp4(rows, out);
+        }
         let coded = self.coded(rows)?;
         let group = self.encoding.group(self.columns);
         let values = self.element_values()?;
@@ -105,6 +110,42 @@ impl EncodedMatrix<'_> {
             repack::Source { encoding: &self.encoding, values: &values, columns: self.columns, group };
         repack::rows(&source, &coded, format, out)
             .map_err(|message| invalid(format!("{} cannot be repacked in {format}: {message}", self.tensor)))
+    }
+
+    /// Fills `out` with rows in nvfp4, which has the same floats and scales.
+    fn nvfp4(&self, rows: Range<usize>, out: &mut [u8]) -> io::Result<()> {
+        let scales = self.encoding.scales;
+        let factor = match scales.factor {
+            ScaleFactor::One => 1.0,
+            ScaleFactor::Times(name) => self.scalar(name)?,
+            ScaleFactor::Over(name) => factor_of_divisor(self.scalar(name)?).0,
+            ScaleFactor::OverConstant(divisor) => factor_of_divisor(divisor as f32).0,
+        };
+        let groups = self.encoding.groups_of(self.columns);
+        let mut bytes = self.bytes(scales.tensor, rows.start * groups, rows.len() * groups)?;
+        for byte in &mut bytes {
+            match *byte {
+                // Negative zero.
+                0x80 => *byte = 0,
+                0x7f | 0x81.. => {
+                    let part = self.part(scales.tensor);
+                    return Err(invalid(format!("{part} has a scale that is negative or NaN")));
+                }
+                _ => {}
+            }
+        }
+        let codes = self.codes(rows)?;
+        let [of_codes, of_scales] = Format::Nvfp4.plane_bytes(self.columns);
+        let rows = codes.chunks_exact(self.columns).zip(bytes.chunks_exact(groups));
+        for ((codes, scales), out) in rows.zip(out.chunks_exact_mut(of_codes + of_scales)) {
+            nvfp4::store(codes, scales, factor, out.split_at_mut(of_codes).into());
+        }
+        Ok(())
+    }
+
+    /// The f32 in the tensor of this name.
+    pub(super) fn scalar(&self, name: &str) -> io::Result<f32> {
+        self.bytes(name, 0, 4).map(|bytes| f32::from_bits(word(&bytes, 0)))
     }
 
     /// The value of every code.

@@ -72,7 +72,7 @@ impl Row<'_> {
 
     fn store_codes(&self, format: Format, out: &mut [u8]) -> Result<(), String> {
         let bits = match format {
-            Format::Q8_0 => Bits::Eight,
+            Format::Q8_0 | Format::Fp8 => Bits::Eight,
             _ => format.bits().ok_or("it has no codes")?,
         };
         let (lowest, highest) = match format {
@@ -113,6 +113,11 @@ impl Row<'_> {
                     *byte = exponent(self.scales[self.group(column)])?;
                 }
             }
+            Format::Fp8 => {
+                for (bytes, column) in out.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
+                    *bytes = fp8_scale(self.scales[self.group(column)])?.to_le_bytes();
+                }
+            }
             Format::Affine(Affine { scales, .. }) => {
                 for (pair, column) in out.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
                     let group = self.group(column);
@@ -142,6 +147,11 @@ fn half(scales: Scales, number: f32) -> Result<[u8; 2], String> {
         Scales::Bf16 => (bf16::from_f32(number).to_le_bytes(), bf16::from_f32(number).to_f32()),
     };
     if value == number { Ok(bytes) } else { Err(format!("the scale or offset {number:e} is not exact")) }
+}
+
+/// The scale, if its product with 256 is finite: kernels load a 256th of a float.
+fn fp8_scale(scale: f32) -> Result<f32, String> {
+    if scale.abs() <= f32::MAX / 256.0 { Ok(scale) } else { Err(format!("the scale {scale:e} is too large")) }
 }
 
 /// The exponent byte of a power of two.
@@ -218,5 +228,6 @@ mod tests {
         assert!(fails("q4_0", 0.5, 7.0).contains("8 is out of range"));
         assert!(fails("affine4_32", 16384.0, 8.0).contains("is not exact"), "8 * 16384 is beyond f16");
         assert!(fails("mxfp4", 0.75, 8.0).contains("no power of two"));
+        assert!(fails("fp8", 2.0e36, 0.0).contains("too large"));
     }
 }

@@ -32,15 +32,14 @@ impl EncodedMatrix<'_> {
             ScaleElement::Nested(state) => self.nested(rows, state)?,
             _ => self.grid(scales.tensor, rows)?,
         };
-        let scalar = |name: &str| Ok::<f32, io::Error>(f32::from_bits(word(&self.bytes(name, 0, 4)?, 0)));
         match scales.factor {
             ScaleFactor::One => {}
             ScaleFactor::Times(name) => {
-                let factor = scalar(name)?;
+                let factor = self.scalar(name)?;
                 values.iter_mut().for_each(|scale| *scale *= factor);
             }
             ScaleFactor::Over(name) => {
-                let divisor = scalar(name)?;
+                let divisor = self.scalar(name)?;
                 values.iter_mut().for_each(|scale| *scale /= divisor);
             }
             ScaleFactor::OverConstant(divisor) => {

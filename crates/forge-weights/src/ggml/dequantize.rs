@@ -3,14 +3,13 @@
 //! The operations and their order are ggml's, so values are bitwise identical.
 
 use crate::ggml::grid::point;
-use crate::ggml::low_bits::{IQ4_VALUES, bit_pairs};
-use forge_ir::{Blocks, Element, from_e4m3, from_f16};
+use crate::ggml::low_bits::IQ4_VALUES;
+use forge_ir::{Blocks, from_f16};
 
 /// Fills `out` with the values of a row. Rows are whole blocks, of formats that are not quantized in forge.
 pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
     for (block, out) in row.chunks_exact(blocks.bytes()).zip(out.chunks_exact_mut(blocks.columns())) {
         match blocks {
-            Blocks::Q2_K => q2_k(block, out),
             Blocks::IQ2_XXS => iq2_xxs(block, out),
             Blocks::IQ2_XS => iq2_xs(block, out),
             Blocks::IQ2_S => iq2_s(block, out),
@@ -18,7 +17,6 @@ pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
             Blocks::IQ1_S => iq1_s(block, out),
             Blocks::IQ1_M => iq1_m(block, out),
             Blocks::IQ4_XS => iq4_xs(block, out),
-            Blocks::NVFP4 => nvfp4(block, out),
             // These have planes.
             _ => {}
         }
@@ -36,16 +34,6 @@ fn half(bytes: &[u8]) -> f32 {
 /// The 4-bit code at an index; the low nibble of a byte comes first.
 fn nibble(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 2] >> (at % 2 * 4) & 15
-}
-
-/// 16 bytes with a scale (low) and an offset, 64 bytes of bit pairs, d, dmin.
-fn q2_k(block: &[u8], out: &mut [f32]) {
-    let (d, least) = (half(&block[80..]), half(&block[82..]));
-    let codes = bit_pairs(&block[16..80]);
-    for ((packed, codes), out) in block.iter().zip(codes.chunks(16)).zip(out.chunks_mut(16)) {
-        let (scale, offset) = (d * f32::from(packed & 15), least * f32::from(packed >> 4));
-        out.iter_mut().zip(codes).for_each(|(out, code)| *out = scale * f32::from(*code) - offset);
-    }
 }
 
 /// Fills 8 columns of points with signs.
@@ -154,24 +142,6 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
         for ((low, high), byte) in low.iter_mut().zip(high).zip(codes) {
             *low = scale * f32::from(IQ4_VALUES[usize::from(byte & 15)]);
             *high = scale * f32::from(IQ4_VALUES[usize::from(byte >> 4)]);
-        }
-    }
-}
-
-/// Four E4M3 scales, then 8 bytes of E2M1 codes for every 16 columns: low nibbles hold the first eight columns.
-fn nvfp4(block: &[u8], out: &mut [f32]) {
-    let groups = block[..4].iter().zip(block[4..].chunks(8)).zip(out.chunks_mut(16));
-    for ((scale, codes), out) in groups {
-        // The sign bit has no meaning, and the code of NaN is 0.
-        let scale = match *scale {
-            127 => 0.0,
-            255 => 480.0,
-            scale => from_e4m3(scale & 127),
-        };
-        let (low, high) = out.split_at_mut(8);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(codes) {
-            *low = scale * Element::E2m1.value(byte & 15);
-            *high = scale * Element::E2m1.value(byte >> 4);
         }
     }
 }

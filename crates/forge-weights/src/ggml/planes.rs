@@ -5,6 +5,7 @@ use crate::codes::{block_bytes, pack};
 use crate::ggml::grid::point;
 use crate::ggml::k_quants::ggml_row;
 use crate::ggml::low_bits::{IQ4_VALUES, base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
+use crate::nvfp4;
 use forge_ir::{BLOCK, Bits, Blocks};
 
 /// Fills the planes of a row. The format of the blocks must be quantized.
@@ -12,6 +13,9 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
     let count = row.len() / blocks.bytes();
     if count == 0 {
         return;
+    }
+    if blocks == Blocks::NVFP4 {
+        return nvfp4_planes(row, [codes, scales]);
     }
     let places =
         codes.chunks_exact_mut(codes.len() / count).zip(scales.chunks_exact_mut(scales.len() / count));
@@ -57,22 +61,26 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
                 integers([codes, scales], &std::array::from_fn::<_, 128, _>(code), &block[..2]);
             }
             Blocks::Q3_K => {
-                six_bits(codes, q3_k_codes(block).map(|code| code + 28));
+                superblock(Bits::Three, codes, &q3_k_codes(block));
                 scales[..2].copy_from_slice(&block[108..]);
                 scales[2..].iter_mut().enumerate().for_each(|(group, scale)| {
                     *scale = q3_k_scale(&block[96..108], group).cast_unsigned();
                 });
             }
             Blocks::IQ3_S => {
-                six_bits(codes, iq3_s_codes(block));
+                superblock(Bits::Six, codes, &iq3_s_codes(block));
                 scales[..2].copy_from_slice(&block[..2]);
                 scales[2..].iter_mut().enumerate().for_each(|(group, scale)| {
                     *scale = 1 + 2 * (block[106 + group / 4] >> (group / 2 % 2 * 4) & 15);
                 });
             }
             Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => ggml_row(blocks.format(), block, [codes, scales]),
-            Blocks::Q2_K
-            | Blocks::IQ2_XXS
+            Blocks::Q2_K => {
+                superblock(Bits::Two, codes, &bit_pairs(&block[16..80]));
+                scales[..4].copy_from_slice(&block[80..]);
+                scales[4..].copy_from_slice(&block[..16]);
+            }
+            Blocks::IQ2_XXS
             | Blocks::IQ2_XS
             | Blocks::IQ2_S
             | Blocks::IQ3_XXS
@@ -82,6 +90,26 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
             | Blocks::NVFP4 => {}
         }
     }
+}
+
+/// Fills the planes of a row of NVFP4: four scales, then 8 bytes of floats for every 16 columns, whose low nibbles
+/// are the first eight.
+fn nvfp4_planes(row: &[u8], planes: [&mut [u8]; 2]) {
+    let (mut floats, mut scales) = (Vec::new(), Vec::new());
+    for block in row.chunks_exact(Blocks::NVFP4.bytes()) {
+        let (of_block, codes) = block.split_at(4);
+        // The sign bit has no meaning, except in the byte of 480.
+        scales.extend(of_block.iter().map(|scale| match *scale {
+            127 => 0,
+            255 => 127,
+            scale => scale & 127,
+        }));
+        for codes in codes.chunks(8) {
+            floats.extend(codes.iter().map(|byte| byte & 15));
+            floats.extend(codes.iter().map(|byte| byte >> 4));
+        }
+    }
+    nvfp4::store(&floats, &scales, 1.0, planes);
 }
 
 /// Stores integers plus 1, of 2 bits, with one scale: the offset of every group is minus the scale.
@@ -94,11 +122,11 @@ fn integers([codes, scales]: [&mut [u8]; 2], plus_one: &[u8], scale: &[u8]) {
     scales.as_chunks_mut::<4>().0.fill(pair);
 }
 
-/// Stores codes of 6 bits.
-fn six_bits(codes: &mut [u8], of_superblock: [u8; 256]) {
+/// Stores codes of this many bits.
+fn superblock(bits: Bits, codes: &mut [u8], of_superblock: &[u8; 256]) {
     let blocks = of_superblock.as_chunks::<BLOCK>().0;
-    for (block, out) in blocks.iter().zip(codes.chunks_exact_mut(block_bytes(Bits::Six))) {
-        pack(Bits::Six, block, out);
+    for (block, out) in blocks.iter().zip(codes.chunks_exact_mut(block_bytes(bits))) {
+        pack(bits, block, out);
     }
 }
 

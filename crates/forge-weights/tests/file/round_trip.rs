@@ -82,7 +82,7 @@ proptest! {
                     let error = match packed.format {
                         // The search may clip the ends of a group.
                         Format::Affine(affine) if affine.bits.count() <= 4 => mean(a, &b),
-                        Format::Q4K | Format::Q5K | Format::Q6K => mean(a, &b),
+                        Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => mean(a, &b),
                         _ => largest(a, &b),
                     };
                     let bound = match packed.format {
@@ -92,9 +92,16 @@ proptest! {
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
                         Format::Q5_0 => 1.01 / 16.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
+                        Format::Fp8 => 1.01 / 28.0,
                         Format::Mxfp4 => 0.25,
+                        Format::Nvfp4 => 1.0 / 5.5,
                         // An offset rounded to bf16 can be too low by 1/128 of itself.
-                        Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {
+                        Format::Affine(_)
+                        | Format::Q2K
+                        | Format::Q3K
+                        | Format::Q4K
+                        | Format::Q5K
+                        | Format::Q6K => {
                             let bits = packed.format.bits().map_or(0, |bits| bits.count());
                             0.515 * 2.0 / (2_f32.powi(bits as i32) - 1.0)
                         }

@@ -177,7 +177,7 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Pod> Matrix for AffineOf<
     }
 
     #[inline(always)]
-    unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
+    unsafe fn offset<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2 + 1)) }
     }

@@ -5,7 +5,9 @@
 //! - `q4_k`, `q5_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then the
 //!   bytes s and m of each block.
 //! - `q6_k`: value = (quant - 32) * (d * s). A superblock's scales are f16 d, then two signed bytes per
-//!   block, one for each half.
+//!   block, one for each half. `q3_k`: the same with quant - 4.
+//! - `q2_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then two bytes per
+//!   block, one for each half, with s in the low and m in the high nibble.
 //!
 //! The products d * s and dmin * m are exact in f32.
 
@@ -20,7 +22,7 @@ use half::f16;
 const BLOCKS: usize = 8;
 /// Bytes of block scales per superblock.
 const BYTES: usize = 2 * BLOCKS;
-/// Bytes of a superblock's scales, with two f16 values (`q4_k`, `q5_k`) or one (`q6_k`).
+/// Bytes of a superblock's scales, with two f16 values (`q4_k`, `q5_k`, `q2_k`) or one (`q6_k`, `q3_k`).
 const PAIRS: usize = 4 + BYTES;
 const SIGNED: usize = 2 + BYTES;
 
@@ -36,9 +38,21 @@ pub type Q5K = KQuant<5>;
 /// 4-bit K-quant.
 pub type Q4K = KQuant<4>;
 
-/// 6-bit K-quant with a signed scale per 16 columns.
+/// A K-quant with `BITS` bits per weight and a signed scale per 16 columns.
 #[derive(Clone, Copy)]
-pub struct Q6K {
+pub struct SignedKQuant<const BITS: usize> {
+    codes: *const u8,
+    scales: *const u8,
+}
+
+/// 6-bit K-quant.
+pub type Q6K = SignedKQuant<6>;
+/// 3-bit K-quant.
+pub type Q3K = SignedKQuant<3>;
+
+/// 2-bit K-quant with a scale and an offset per 16 columns.
+#[derive(Clone, Copy)]
+pub struct Q2K {
     codes: *const u8,
     scales: *const u8,
 }
@@ -176,7 +190,7 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     }
 
     #[inline(always)]
-    unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
+    unsafe fn offset<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
             let (halves, bytes) = self.parts(block);
@@ -200,7 +214,7 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     }
 }
 
-impl Q6K {
+impl<const BITS: usize> SignedKQuant<BITS> {
     /// The superblock's d, and the address of the block's two scale bytes.
     #[inline(always)]
     unsafe fn parts(self, block: usize) -> (f16, *const i8) {
@@ -212,30 +226,30 @@ impl Q6K {
     }
 }
 
-impl Matrix for Q6K {
+impl<const BITS: usize> Matrix for SignedKQuant<BITS> {
     const SCALING: Scaling = Scaling::Halves;
     const WHOLE: usize = BLOCKS;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        let [codes, scales] = find(call, weight, rows * blocks, 6, SIGNED);
-        Q6K { codes, scales }
+        let [codes, scales] = find(call, weight, rows * blocks, BITS, SIGNED);
+        SignedKQuant { codes, scales }
     }
 
     fn after(self, bytes: usize) -> Self {
         let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
-        Q6K { codes, scales }
+        SignedKQuant { codes, scales }
     }
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's contract.
-        unsafe { S::sub(codes::<S, 6>(self.codes, block, part), S::splat(32.0)) }
+        unsafe { S::sub(codes::<S, BITS>(self.codes, block, part), S::splat((1 << (BITS - 1)) as f32)) }
     }
 
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
         // SAFETY: the caller's contract.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * 6 * BLOCK / 8)) }
+        unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
     }
 
     #[inline(always)]
@@ -257,6 +271,77 @@ impl Matrix for Q6K {
                     let scales = S::mul(S::load_i8(bytes.add(i)), S::splat_f16(&d));
                     S::store(to.as_mut_ptr().add(i), scales);
                 }
+            }
+        }
+    }
+}
+
+impl Q2K {
+    /// The superblock's d and -dmin, and the address of the block's two scale bytes.
+    #[inline(always)]
+    unsafe fn parts(self, block: usize) -> ([f16; 2], *const u8) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let superblock = self.scales.add(block / BLOCKS * PAIRS);
+            ([half(superblock), -half(superblock.add(2))], superblock.add(4 + block % BLOCKS * 2))
+        }
+    }
+}
+
+impl Matrix for Q2K {
+    const SCALING: Scaling = Scaling::HalfOffsets;
+    const WHOLE: usize = BLOCKS;
+    const SCALES_AT_ONCE: usize = BLOCKS;
+
+    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        let [codes, scales] = find(call, weight, rows * blocks, 2, PAIRS);
+        Q2K { codes, scales }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q2K { codes, scales }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe { codes::<S, 2>(self.codes, block, part) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * 2 * BLOCK / 8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, half: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (halves, bytes) = self.parts(block);
+            S::mul(S::splat_f16(&halves[0]), S::splat(f32::from(*bytes.add(half) & 15)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn offset<S: Simd>(self, block: usize, half: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (halves, bytes) = self.parts(block);
+            S::mul(S::splat_f16(&halves[1]), S::splat(f32::from(*bytes.add(half) >> 4)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, _count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's contract; rows and requested ranges are whole superblocks, so this is one.
+        unsafe {
+            let ([d, min], bytes) = self.parts(group);
+            let (d, min) = (S::splat_f16(&d), S::splat_f16(&min));
+            for i in (0..BYTES).step_by(S::LANES) {
+                S::store(&mut to[i], S::mul(S::load_u4(bytes.add(i), false), d));
+                S::store(&mut to[BYTES + i], S::mul(S::load_u4(bytes.add(i), true), min));
             }
         }
     }

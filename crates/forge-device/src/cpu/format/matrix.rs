@@ -23,6 +23,8 @@ pub(crate) enum Scaling {
     Offset,
     /// Each half of a block has its own scale. A group is one block.
     Halves,
+    /// Each half of a block has its own scale and offset. A group is one block.
+    HalfOffsets,
 }
 
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
@@ -33,6 +35,8 @@ pub(crate) trait Matrix: Copy {
     const GROUP: usize = 1;
     /// The number of blocks in a row is a multiple of this.
     const WHOLE: usize = Self::GROUP;
+    /// Maximum number of groups of one call of [`scales`](Matrix::scales).
+    const SCALES_AT_ONCE: usize = AT_ONCE;
     /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const BF16_TERMS: usize = 3;
@@ -77,15 +81,15 @@ pub(crate) trait Matrix: Copy {
         unsafe { S::splat(1.0) }
     }
 
-    /// The offset of a block's group in all lanes.
+    /// The offset of a block's group, or of one half of the block, in all lanes.
     #[inline(always)]
-    unsafe fn offset<S: Simd>(self, _block: usize) -> S::V {
+    unsafe fn offset<S: Simd>(self, _block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe { S::splat(0.0) }
     }
 
-    /// The scales of `count <= AT_ONCE` groups. With offsets or half-block scales, each is followed by its
-    /// second value.
+    /// The scales of `count <= SCALES_AT_ONCE` groups. With offsets or half-block scales, each is followed by its
+    /// second value. With half-block offsets, these follow from element `AT_ONCE` on in the same order.
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
@@ -205,7 +209,11 @@ pub(crate) trait Matrix: Copy {
             match Self::SCALING {
                 Scaling::Done => v,
                 Scaling::Scale | Scaling::Halves => S::mul(v, self.scale::<S>(block, of_half::<S>(part))),
-                Scaling::Offset => S::fma(v, self.scale::<S>(block, 0), self.offset::<S>(block)),
+                Scaling::Offset => S::fma(v, self.scale::<S>(block, 0), self.offset::<S>(block, 0)),
+                Scaling::HalfOffsets => {
+                    let half = of_half::<S>(part);
+                    S::fma(v, self.scale::<S>(block, half), self.offset::<S>(block, half))
+                }
             }
         }
     }

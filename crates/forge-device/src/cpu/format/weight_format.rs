@@ -28,8 +28,10 @@ pub(crate) mod types {
     pub use crate::cpu::format::affine::{Affine, AffineBf16};
     pub use crate::cpu::format::block_quants::{Q4_0, Q5_0, Q8_0};
     pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
-    pub use crate::cpu::format::k_quants::{Q4K, Q5K, Q6K};
+    pub use crate::cpu::format::fp8::Fp8;
+    pub use crate::cpu::format::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
     pub use crate::cpu::format::mxfp4::Mxfp4;
+    pub use crate::cpu::format::nvfp4::Nvfp4;
 }
 
 /// A weight format with its kernels.
@@ -121,13 +123,17 @@ stored! {
     "f32": [] F32 = Format::F32,
     "f16": [] F16 = Format::F16,
     "bf16": [] Bf16 = Format::Bf16,
+    "fp8": [] Fp8 = Format::Fp8,
     "q8_0": [] Q8_0 = Format::Q8_0,
     "q5_0": [] Q5_0 = Format::Q5_0,
     "q4_0": [] Q4_0 = Format::Q4_0,
     "k-quants": [] Q4K = Format::Q4K,
     "k-quants": [] Q5K = Format::Q5K,
     "k-quants": [] Q6K = Format::Q6K,
+    "k-quants": [] Q3K = Format::Q3K,
+    "k-quants": [] Q2K = Format::Q2K,
     "mxfp4": [] Mxfp4 = Format::Mxfp4,
+    "nvfp4": [] Nvfp4 = Format::Nvfp4,
     "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP> = affine(BITS, GROUP, Scales::F16),
     "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP> = affine(BITS, GROUP, Scales::Bf16),
 }

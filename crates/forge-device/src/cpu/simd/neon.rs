@@ -277,6 +277,17 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
+    unsafe fn load_floats8(from: *const u8) -> Pair {
+        unsafe {
+            // As halves, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
+            // lower one is cleared.
+            let bytes = vreinterpretq_u16_s16(vmovl_s8(vld1_s8(from.cast())));
+            let halves = vandq_u16(vshlq_n_u16::<7>(bytes), vdupq_n_u16(!0x4000));
+            (widen(vget_low_u16(halves)), widen(vget_high_u16(halves)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> Pair {
         unsafe {
             let wide = widen(vdup_n_u16(from.cast::<u16>().read_unaligned()));

@@ -142,6 +142,14 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_floats8(from: *const u8) -> Lanes {
+        lanes(|i| {
+            let byte = u16::from(unsafe { from.add(i).read() });
+            f16::from_bits((byte & 0x7f) << 7 | (byte & 0x80) << 8).to_f32()
+        })
+    }
+
+    #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> Lanes {
         [unsafe { from.read_unaligned() }.to_f32(); LANES]
     }

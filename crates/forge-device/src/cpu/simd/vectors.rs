@@ -98,6 +98,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
     /// Loads the 4-bit floats in the low (or high) nibbles of `LANES` bytes as f32.
     unsafe fn load_floats4(from: *const u8, high: bool) -> Self::V;
+    /// Loads `LANES` 8-bit floats (e4m3, no NaN) as f32, divided by 256.
+    unsafe fn load_floats8(from: *const u8) -> Self::V;
     /// Loads one f16 as f32 into all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
 

@@ -289,8 +289,8 @@ fn notes_say_what_the_order_of_value_heads_costs() {
 fn notes_say_which_types_are_repacked_or_dequantized() {
     let mut file = File::parse(&bytes("gguf/wide-q4_k.gguf"));
     for (name, kind, bytes) in [
-        ("blk.0.ffn_up.weight", 10, 84),
-        ("blk.0.ffn_down.weight", 11, 110),
+        ("blk.0.ffn_up.weight", 18, 98),
+        ("blk.0.ffn_down.weight", 21, 110),
         ("blk.0.ffn_gate.weight", 39, 8 * 17),
         ("blk.0.attn_q.weight", 20, 8 * 18),
         ("blk.0.attn_output.weight", 40, 4 * 36),
@@ -300,15 +300,14 @@ fn notes_say_which_types_are_repacked_or_dequantized() {
     }
     let opened = read(&memory(file.write())).unwrap();
     insta::assert_snapshot!(opened.notes.join("\n"), @r"
+    1 matrix in IQ3_S: repacked as q6_k with the same values, 28.2 KB → 53.8 KB
+    1 matrix in IQ3_XXS: --quant keep dequantizes and rounds to f16, 25.1 KB → 131 KB; --quant q8_0 takes 69.6 KB
     1 matrix in IQ4_NL: repacked as q8_0 with the same values, 36.9 KB → 69.6 KB
-    1 matrix in NVFP4: --quant keep dequantizes to f16 with the same values, 36.9 KB → 131 KB; --quant q8_0 takes 69.6 KB
-    1 matrix in Q2_K: --quant keep dequantizes and rounds to f16, 21.5 KB → 131 KB; --quant q8_0 takes 69.6 KB
-    1 matrix in Q3_K: repacked as q6_k with the same values, 28.2 KB → 53.8 KB
     ");
     let graph = opened.graph.to_string();
     let stored = |format: &str| graph.lines().any(|line| line.contains(format));
-    assert!(stored("f16 from Q2_K model.layers.0.mlp.up_proj.weight"), "{graph}");
-    assert!(stored("q6_k from Q3_K model.layers.0.mlp.down_proj.weight"), "{graph}");
+    assert!(stored("f16 from IQ3_XXS model.layers.0.mlp.up_proj.weight"), "{graph}");
+    assert!(stored("q6_k from IQ3_S model.layers.0.mlp.down_proj.weight"), "{graph}");
     assert!(stored("mxfp4 model.layers.0.mlp.gate_proj.weight"), "{graph}");
 }
 

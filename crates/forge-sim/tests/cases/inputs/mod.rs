@@ -97,12 +97,24 @@ impl Writer {
                         bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
                         bytes.extend((0..16).map(|_| self.random() as u8 & 63));
                     }
-                    (Format::Q6K, "scales") if column % group == 0 => {
+                    (Format::Q2K, "scales") if column % group == 0 => {
+                        // f16 scales of 2^-8, and two nibbles per 16 columns.
+                        bytes.extend([0x1c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
+                        bytes.extend((0..16).map(|_| self.random() as u8));
+                    }
+                    (Format::Q6K | Format::Q3K, "scales") if column % group == 0 => {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
+                    (Format::Nvfp4, "scales") if column % group == 0 => {
+                        bytes.extend(0.003_906_25_f32.to_le_bytes());
+                        bytes.extend((0..8).map(|_| self.random() as u8 & 0x3f));
+                    }
                     (Format::Mxfp4, "scales") if column % group == 0 => {
                         bytes.push(if empty { 241 } else { 122 })
+                    }
+                    (Format::Fp8, "scales") if column % group == 0 => {
+                        bytes.extend(0.003_906_25_f32.to_le_bytes())
                     }
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
@@ -116,6 +128,8 @@ impl Writer {
                         bytes.extend((0x3000u16 | (value.to_bits() >> 16) as u16 & 0x83ff).to_le_bytes())
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
+                    // No NaN.
+                    (Format::Fp8, _) => bytes.push(self.random() as u8 & 0xbf),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
                     _ if column % 8 == 0 => {
                         let bits = format.bits().map_or(0, |bits| bits.count());

@@ -60,9 +60,9 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
         // The streams share the prefetch distance.
         let ahead = ahead.checked_div(M::OF_BLOCK * W).unwrap_or(0);
         let groups = blocks / M::GROUP;
-        for start in (0..groups).step_by(AT_ONCE) {
+        for start in (0..groups).step_by(M::SCALES_AT_ONCE) {
             // Scales are converted in groups and then broadcast from memory, which is cheap.
-            let count = (groups - start).min(AT_ONCE);
+            let count = (groups - start).min(M::SCALES_AT_ONCE);
             let mut scales = [[0.0; 2 * AT_ONCE]; W];
             for w in 0..W {
                 matrix.scales::<S>(first[w] / M::GROUP + start, count, &mut scales[w]);
@@ -84,15 +84,18 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
                         }
                         for part in 0..BLOCK / S::LANES {
                             let mut weight = matrix.vector::<S>(first[w] + block, part);
-                            if M::SCALING == Scaling::Halves {
-                                weight = S::mul(weight, S::splat(scales[w][2 * i + of_half::<S>(part)]));
+                            let scale = |at: usize| S::splat(scales[w][at + 2 * i + of_half::<S>(part)]);
+                            match M::SCALING {
+                                Scaling::Halves => weight = S::mul(weight, scale(0)),
+                                Scaling::HalfOffsets => weight = S::fma(weight, scale(0), scale(AT_ONCE)),
+                                _ => {}
                             }
                             let x = S::load(x.add(block * BLOCK + part * S::LANES));
                             of_group = S::fma(weight, x, of_group);
                         }
                     }
                     sums[w] = match M::SCALING {
-                        Scaling::Done | Scaling::Halves => of_group,
+                        Scaling::Done | Scaling::Halves | Scaling::HalfOffsets => of_group,
                         Scaling::Scale => S::fma(of_group, S::splat(scales[w][i]), sums[w]),
                         Scaling::Offset => {
                             let sum = S::fma(of_x, S::splat(scales[w][2 * i + 1]), sums[w]);
