@@ -16,7 +16,7 @@ use crate::terminal;
 use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Diagnostic, Format, Graph, Packed};
 use forge_planner::{FormatCandidate, Options, Override, Quant, choose_within_budget};
-use forge_weights::{CheckpointWeights, measure};
+use forge_weights::{CheckpointWeights, QuantizationError, measure};
 use std::collections::BTreeMap;
 
 /// Prefix of the `--quant` value.
@@ -71,11 +71,13 @@ pub(crate) fn choose(
         bar.set_message(packed.name.clone());
         let formats =
             if packed.format == placeholder { choices.clone() } else { vec![packed.format; choices.len()] };
-        let errors = measure(graph, packed, &source, &formats).map_err(fault)?;
+        let errors = measure(graph, packed, &source, None, &formats).map_err(fault)?;
         let numbers = (packed.shape[0] * packed.shape[1]) as f64;
-        let candidate = |(format, error): (&Format, Option<f64>)| FormatCandidate {
+        let candidate = |(format, error): (&Format, Option<QuantizationError>)| FormatCandidate {
             bits: 8 * format.matrix_bytes(packed.shape[0], packed.shape[1]),
-            loss: error.filter(|_| format.takes(packed.shape[1])).map(|error| error * error * numbers),
+            loss: error
+                .filter(|_| format.takes(packed.shape[1]))
+                .map(|error| error.relative.powi(2) * numbers),
         };
         candidates.push(formats.iter().zip(errors).map(candidate).collect::<Vec<_>>());
         bar.inc(1);

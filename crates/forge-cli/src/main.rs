@@ -6,6 +6,7 @@
 mod arguments;
 mod auto;
 mod build;
+mod calibration;
 mod checkpoint;
 mod compile;
 mod doctor;
