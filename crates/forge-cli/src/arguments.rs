@@ -145,6 +145,11 @@ pub(crate) struct CompileArguments {
     /// Use at most the first N tokens of the text of --calibrate.
     #[arg(long, value_name = "N", default_value_t = CALIBRATE_TOKENS, requires = "calibrate", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) calibrate_tokens: u32,
+    /// Quantize for the activation statistics of this file of llama.cpp's `imatrix` tool.
+    ///
+    /// Both of its formats: GGUF and the older .dat. As --calibrate, without evaluating a text.
+    #[arg(long, value_name = "FILE", conflicts_with = "calibrate", hide_short_help = true)]
+    pub(crate) imatrix: Option<PathBuf>,
     /// KV cache format: f32, f16 or q8_0 [default: f32 if every matrix is f32, else f16].
     ///
     /// q8_0 takes about half the memory of f16 and needs head dimensions that are multiples of 32.

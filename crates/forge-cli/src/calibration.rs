@@ -1,4 +1,5 @@
-//! `--calibrate`: activation statistics over a text, for quantization.
+//! `--calibrate` and `--imatrix`: activation statistics for quantization, over a text or from a file of
+//! llama.cpp.
 //!
 //! The reference evaluates the checkpoint's own weights on the text, in sequences of at most
 //! [`SEQUENCE_TOKENS`] tokens that start with the BOS token, as llama.cpp's `imatrix` does. A checkpoint
@@ -20,12 +21,23 @@ use std::time::Instant;
 /// Maximum length of a sequence.
 const SEQUENCE_TOKENS: usize = 512;
 
+/// Activation statistics.
+pub(crate) struct Calibration {
+    pub(crate) statistics: ImportanceMatrix,
+    /// The tokens that they are from; empty if they are from a file.
+    pub(crate) sequences: Vec<Vec<u32>>,
+}
+
 /// The activation statistics that the options ask for; `None` without such an option.
 pub(crate) fn collect(
     arguments: &CompileArguments,
     opened: &LoadedCheckpoint,
     checkpoint: &Directory,
-) -> Result<Option<ImportanceMatrix>, Error> {
+) -> Result<Option<Calibration>, Error> {
+    if let Some(path) = &arguments.imatrix {
+        let statistics = read(path, &opened.graph, checkpoint)?;
+        return Ok(Some(Calibration { statistics, sequences: Vec::new() }));
+    }
     let Some(path) = &arguments.calibrate else { return Ok(None) };
     let started = Instant::now();
     let sequences = sequences(path, arguments.calibrate_tokens as usize, opened, checkpoint)?;
@@ -51,7 +63,21 @@ pub(crate) fn collect(
             started.elapsed().as_secs_f64(),
         ),
     );
-    Ok(Some(statistics))
+    Ok(Some(Calibration { statistics, sequences }))
+}
+
+/// The activation statistics of a file of llama.cpp.
+fn read(path: &Path, graph: &Graph, checkpoint: &Directory) -> Result<ImportanceMatrix, Error> {
+    let bytes = std::fs::read(path).map_err(|error| Error::read(path, &error))?;
+    let found = forge_frontend::read_imatrix(&path.display().to_string(), bytes, graph)
+        .map_err(|fault| Error::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
+    let unused = match &found.unused[..] {
+        [] => String::new(),
+        [first, ..] => format!("; {} entries match no matrix, such as {first}", found.unused.len()),
+    };
+    let (count, file) = (found.statistics.len(), path.display());
+    terminal::stage("Reading", &format!("{file}: activation statistics of {count} matrices{unused}"));
+    Ok(found.statistics)
 }
 
 /// The first `most` tokens of the text, as sequences.

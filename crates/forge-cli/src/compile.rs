@@ -6,7 +6,7 @@
 
 use crate::arguments::CompileArguments;
 use crate::auto;
-use crate::calibration;
+use crate::calibration::{self, Calibration};
 use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use crate::text_files;
 use forge_codegen::{CrateFiles, CrateOptions};
 use forge_frontend::{Checkpoint, LoadedCheckpoint};
 use forge_ir::units::{count, grouped, size};
-use forge_ir::{Graph, ImportanceMatrix, Op, int8_tolerances};
+use forge_ir::{Graph, Op, int8_tolerances};
 use forge_kernels::ptx;
 use forge_planner::{Chip, Options, Plan, Workload, predict};
 use forge_report::ReportFacts;
@@ -41,8 +41,8 @@ pub(crate) struct PlannedModel {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) name: String,
-    /// Activation statistics that quantization is for.
-    statistics: Option<ImportanceMatrix>,
+    /// Activation statistics, if formats have been chosen with them.
+    calibration: Option<Calibration>,
 }
 
 impl PlannedModel {
@@ -86,18 +86,20 @@ pub(crate) fn compile(
     force: bool,
 ) -> Result<(PlannedModel, Summary), Error> {
     let started = Instant::now();
-    let sources: Vec<&Path> =
-        [Some(Path::new(&arguments.model)), arguments.tuned.as_deref(), arguments.calibrate.as_deref()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let sources = [&arguments.tuned, &arguments.calibrate, &arguments.imatrix]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path);
+    let sources: Vec<&Path> = std::iter::once(Path::new(&arguments.model)).chain(sources).collect();
     let staging = Staging::begin(out, force, &sources)?;
     // Report missing tools before doing any work.
     let clang = if arguments.cuda() { Some(translator()?) } else { None };
 
     // Open, read, plan.
     let mut planned = plan(arguments)?;
-    planned.statistics = calibration::collect(arguments, &planned.opened, &planned.checkpoint)?;
+    if planned.calibration.is_none() {
+        planned.calibration = calibration::collect(arguments, &planned.opened, &planned.checkpoint)?;
+    }
     let PlannedModel { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
     print_plan(plan);
@@ -203,19 +205,23 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<PlannedModel, Error> 
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     print_model(&opened);
     ignored_tensors::print(&opened, arguments.verbose);
+    let mut calibration = None;
     options = match choice {
-        Some(Choice::Bits(bits)) => auto::choose(&mut opened, &checkpoint, options, bits)?,
+        Some(Choice::Bits(bits)) => {
+            calibration = calibration::collect(arguments, &opened, &checkpoint)?;
+            auto::choose(&mut opened, &checkpoint, calibration.as_ref(), options, bits)?
+        }
         Some(Choice::Mix(mix)) => mix.choose(&mut opened, &checkpoint, options)?,
         None => options,
     };
     opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
     let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
-    Ok(PlannedModel { checkpoint, opened, options, plan, name, statistics: None })
+    Ok(PlannedModel { checkpoint, opened, options, plan, name, calibration })
 }
 
 /// Writes weights.safetensors into the staging directory.
 fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
-    let PlannedModel { checkpoint, opened, plan, statistics, .. } = planned;
+    let PlannedModel { checkpoint, opened, plan, calibration, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantized() {
         true => weight.format.matrix_bytes(weight.rows(), weight.columns()),
@@ -243,7 +249,7 @@ fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
         graph,
         &plan.weights,
         &source,
-        statistics.as_ref(),
+        calibration.as_ref().map(|calibration| &calibration.statistics),
         &mut file,
         &mut progress,
     );

@@ -23,6 +23,7 @@ mod output;
 mod reference_page;
 mod report;
 mod run;
+mod sensitivity;
 mod terminal;
 mod text_files;
 mod verify;

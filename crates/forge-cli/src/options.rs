@@ -167,6 +167,7 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
             .calibrate
             .as_ref()
             .map(|path| format!("--calibrate {}", shell_word(&path.to_string_lossy()))),
+        arguments.imatrix.as_ref().map(|path| format!("--imatrix {}", shell_word(&path.to_string_lossy()))),
         (arguments.calibrate_tokens != CALIBRATE_TOKENS)
             .then(|| format!("--calibrate-tokens {}", arguments.calibrate_tokens)),
         arguments.name.as_ref().map(|name| format!("--name {}", shell_word(name))),

@@ -9,6 +9,7 @@
 
 mod attention;
 mod calibrate;
+mod divergence;
 mod eval;
 mod experts;
 mod golden;
@@ -21,6 +22,7 @@ mod recurrent;
 mod rows;
 
 pub use crate::calibrate::calibrate;
+pub use crate::divergence::kl_divergence;
 pub use crate::golden::{Golden, Sequence, golden, sequences};
 
 use crate::linear::Precision;

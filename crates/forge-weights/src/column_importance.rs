@@ -2,7 +2,7 @@
 //! from experts of these, with inputs of their own.
 
 use crate::gather;
-use forge_ir::{Graph, ImportanceMatrix, Packed};
+use forge_ir::{ColumnSquares, Graph, ImportanceMatrix, Packed, Weight, WeightId};
 
 /// Added to every column's weight, in units of the mean weight: a column that was never active in the
 /// calibration text may be in another.
@@ -34,13 +34,39 @@ impl ColumnWeights {
     }
 }
 
+/// The importance of a weight's columns.
+pub(crate) struct WeightImportance {
+    rows: usize,
+    /// Of each part of its statistics; empty without statistics.
+    parts: Vec<Option<ColumnWeights>>,
+}
+
+impl WeightImportance {
+    /// A folded gain is as wide as the weight.
+    pub(crate) fn new(
+        weight: &Weight,
+        statistics: &ImportanceMatrix,
+        gain: Option<&[f32]>,
+    ) -> WeightImportance {
+        let found = statistics.get(weight).filter(|squares| squares.columns() == weight.columns());
+        let of_part = |squares: &ColumnSquares, part| ColumnWeights::new(&squares.means(part)?, gain);
+        let parts =
+            |squares: &ColumnSquares| (0..squares.parts()).map(|part| of_part(squares, part)).collect();
+        WeightImportance { rows: weight.rows(), parts: found.map(parts).unwrap_or_default() }
+    }
+
+    /// The weights of a row's columns; `None` without statistics.
+    pub(crate) fn row(&self, row: usize) -> Option<&ColumnWeights> {
+        self.parts.get(row * self.parts.len() / self.rows.max(1))?.as_ref()
+    }
+}
+
 /// The importance of a packed matrix's columns.
 pub(crate) struct ColumnImportance<'a> {
     graph: &'a Graph,
     packed: &'a Packed,
     columns: usize,
-    /// For each weight of the packed matrix, and each part of its statistics.
-    of_parts: Vec<Vec<Option<ColumnWeights>>>,
+    of_weights: Vec<WeightImportance>,
 }
 
 impl<'a> ColumnImportance<'a> {
@@ -51,26 +77,17 @@ impl<'a> ColumnImportance<'a> {
         gain: Option<&[f32]>,
     ) -> ColumnImportance<'a> {
         let columns = packed.shape.last().copied().unwrap_or(0);
-        let of_weight = |id: &forge_ir::WeightId| {
-            let weight = &graph.weights[id.0];
-            let found = statistics.get(weight).filter(|squares| squares.columns() == weight.columns());
-            let Some(squares) = found else { return Vec::new() };
-            // Without column blocks, a gain is as wide as the weight.
-            let of_part = |part| ColumnWeights::new(&squares.means(part)?, gain);
-            (0..squares.parts()).map(of_part).collect()
-        };
-        let of_parts = packed.parts.iter().map(of_weight).collect();
-        ColumnImportance { graph, packed, columns, of_parts }
+        // A gain cannot be folded into column blocks.
+        let of_weight = |id: &WeightId| WeightImportance::new(&graph.weights[id.0], statistics, gain);
+        let of_weights = packed.parts.iter().map(of_weight).collect();
+        ColumnImportance { graph, packed, columns, of_weights }
     }
 
     /// The weights of a packed row's columns and their unit; `None` without statistics.
     pub(crate) fn row(&self, row: usize) -> Option<(&[f32], f64)> {
         let (id, row, first) = gather::source(self.graph, self.packed, row)?;
         let index = self.packed.parts.iter().position(|part| *part == id)?;
-        let parts = &self.of_parts[index];
-        let rows = self.graph.weights[id.0].rows();
-        let part = row * parts.len() / rows.max(1);
-        let found = parts.get(part)?.as_ref()?;
+        let found = self.of_weights[index].row(row)?;
         Some((&found.weights[first..first + self.columns], found.unit))
     }
 }

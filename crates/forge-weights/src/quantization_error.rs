@@ -83,6 +83,8 @@ pub struct QuantizationError {
     pub relative: f64,
     /// Expected squared error of the outputs, summed over these; `None` without activation statistics.
     pub output: Option<f64>,
+    /// Relative RMS error of the outputs; `None` without activation statistics.
+    pub relative_output: Option<f64>,
 }
 
 /// Sums of squared values and squared errors.
@@ -136,7 +138,7 @@ impl Sums {
 
     pub(crate) fn error(self) -> QuantizationError {
         let output = (self.output_squares > 0.0).then_some(self.output_errors);
-        QuantizationError { relative: self.relative(), output }
+        QuantizationError { relative: self.relative(), output, relative_output: self.relative_output() }
     }
 }
 
