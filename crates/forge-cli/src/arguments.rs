@@ -4,6 +4,9 @@ use crate::format_names;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
+/// Default of --calibrate-tokens.
+pub(crate) const CALIBRATE_TOKENS: u32 = 8192;
+
 /// Ahead-of-time compiler for language models.
 ///
 /// forge reads a Hugging Face checkpoint or a GGUF file and writes a standalone Rust crate that runs that one
@@ -131,6 +134,22 @@ pub(crate) struct CompileArguments {
     /// either. The last matching override wins. lm_head=FORMAT stores a tied output matrix separately.
     #[arg(long, value_name = "PATTERN=FORMAT")]
     pub(crate) quant_override: Vec<String>,
+    /// Quantize for the activations of this text: an importance matrix.
+    ///
+    /// The reference evaluates the text and collects the mean square of each matrix's input columns, per
+    /// expert for experts. Quantization then minimizes the error of the matrices' outputs instead of the error
+    /// of their values. Text like that of the application, 10 to 100 kB, is enough. For a checkpoint without a
+    /// tokenizer, a file of token ids.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// Use at most the first N tokens of the text of --calibrate.
+    #[arg(long, value_name = "N", default_value_t = CALIBRATE_TOKENS, requires = "calibrate", hide_short_help = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) calibrate_tokens: u32,
+    /// Quantize for the activation statistics of this file of llama.cpp's `imatrix` tool.
+    ///
+    /// Both of its formats: GGUF and the older .dat. As --calibrate, without evaluating a text.
+    #[arg(long, value_name = "FILE", conflicts_with = "calibrate", hide_short_help = true)]
+    pub(crate) imatrix: Option<PathBuf>,
     /// KV cache format: f32, f16 or q8_0 [default: f32 if every matrix is f32, else f16].
     ///
     /// q8_0 takes about half the memory of f16 and needs head dimensions that are multiples of 32.
@@ -142,7 +161,7 @@ pub(crate) struct CompileArguments {
     /// Parallel sequences assumed in the memory report.
     ///
     /// The program allocates for as many sequences as its own --slots option says.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) report_slots: u16,
     /// GPU to optimize and predict for, such as m4-max or h200 [default: m4-max; with --target cuda h200].
     ///

@@ -1,11 +1,12 @@
 //! The driver: compiles a checkpoint into a crate.
 //!
-//! [`compile`] is the whole pipeline, in order: open, read, measure (only to choose formats), plan, pack,
-//! render, reference logits, report, write. Each stage consumes the previous one's result. The target directory is
+//! [`compile`] is the whole pipeline, in order: open, read, measure (only to choose formats), plan, calibrate
+//! (only with `--calibrate`), pack, render, reference logits, report, write. Each stage consumes the previous one's result. The target directory is
 //! written only after all have succeeded.
 
 use crate::arguments::CompileArguments;
 use crate::auto;
+use crate::calibration::{self, Calibration};
 use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::error::Error;
@@ -40,6 +41,8 @@ pub(crate) struct PlannedModel {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) name: String,
+    /// Activation statistics, if formats have been chosen with them.
+    calibration: Option<Calibration>,
 }
 
 impl PlannedModel {
@@ -83,14 +86,20 @@ pub(crate) fn compile(
     force: bool,
 ) -> Result<(PlannedModel, Summary), Error> {
     let started = Instant::now();
-    let sources: Vec<&Path> =
-        std::iter::once(Path::new(&arguments.model)).chain(arguments.tuned.as_deref()).collect();
+    let sources = [&arguments.tuned, &arguments.calibrate, &arguments.imatrix]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path);
+    let sources: Vec<&Path> = std::iter::once(Path::new(&arguments.model)).chain(sources).collect();
     let staging = Staging::begin(out, force, &sources)?;
     // Report missing tools before doing any work.
     let clang = if arguments.cuda() { Some(translator()?) } else { None };
 
     // Open, read, plan.
-    let planned = plan(arguments)?;
+    let mut planned = plan(arguments)?;
+    if planned.calibration.is_none() {
+        planned.calibration = calibration::collect(arguments, &planned.opened, &planned.checkpoint)?;
+    }
     let PlannedModel { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
     print_plan(plan);
@@ -196,19 +205,23 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<PlannedModel, Error> 
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     print_model(&opened);
     ignored_tensors::print(&opened, arguments.verbose);
+    let mut calibration = None;
     options = match choice {
-        Some(Choice::Bits(bits)) => auto::choose(&mut opened, &checkpoint, options, bits)?,
+        Some(Choice::Bits(bits)) => {
+            calibration = calibration::collect(arguments, &opened, &checkpoint)?;
+            auto::choose(&mut opened, &checkpoint, calibration.as_ref(), options, bits)?
+        }
         Some(Choice::Mix(mix)) => mix.choose(&mut opened, &checkpoint, options)?,
         None => options,
     };
     opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
     let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
-    Ok(PlannedModel { checkpoint, opened, options, plan, name })
+    Ok(PlannedModel { checkpoint, opened, options, plan, name, calibration })
 }
 
 /// Writes weights.safetensors into the staging directory.
 fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
-    let PlannedModel { checkpoint, opened, plan, .. } = planned;
+    let PlannedModel { checkpoint, opened, plan, calibration, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantized() {
         true => weight.format.matrix_bytes(weight.rows(), weight.columns()),
@@ -228,10 +241,18 @@ fn pack(planned: &PlannedModel, staging: &Staging) -> Result<Summary, Error> {
     let source = CheckpointWeights::new(graph, |tensor, offset, out| {
         opened.tensors.read(checkpoint, tensor, offset, out)
     });
-    let summary = forge_weights::write(graph, &plan.weights, &source, &mut file, &mut |progress| {
+    let mut progress = |progress: forge_weights::Progress<'_>| {
         bar.set_length(progress.total);
         bar.set_position(progress.written);
-    });
+    };
+    let summary = forge_weights::write_calibrated(
+        graph,
+        &plan.weights,
+        &source,
+        calibration.as_ref().map(|calibration| &calibration.statistics),
+        &mut file,
+        &mut progress,
+    );
     bar.finish_and_clear();
     let summary =
         summary.map_err(|fault| Error::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
@@ -258,6 +279,9 @@ fn print_errors(written: &Summary) {
             percent(error)
         ));
         terminal::more(&format!("worst matrices: {}", worst.join(", ")));
+    }
+    if let Some(error) = written.output_error() {
+        terminal::more(&format!("output error for the calibration text: {} (relative RMS)", percent(error)));
     }
 }
 
@@ -420,7 +444,7 @@ fn summary(planned: &PlannedModel, written: &Summary, out: &Path) -> serde_json:
         "ignored_tensors": ignored_tensors::to_json(&planned.opened),
         "decode": counts,
         "weights": written.weights,
-        "errors": {"all": written.error(), "layers": written.layers()},
+        "errors": {"all": written.error(), "layers": written.layers(), "outputs": written.output_error()},
         "kernels": plan.kernels.iter().map(|kernel| &kernel.name).collect::<Vec<_>>(),
     })
 }

@@ -6,6 +6,7 @@
 mod arguments;
 mod auto;
 mod build;
+mod calibration;
 mod checkpoint;
 mod compile;
 mod doctor;
@@ -22,6 +23,7 @@ mod output;
 mod reference_page;
 mod report;
 mod run;
+mod sensitivity;
 mod terminal;
 mod text_files;
 mod verify;

@@ -1,6 +1,6 @@
 //! Planner options from command-line arguments, and the command line that reproduces a crate.
 
-use crate::arguments::CompileArguments;
+use crate::arguments::{CALIBRATE_TOKENS, CompileArguments};
 use crate::auto;
 use crate::checkpoint::Directory;
 use crate::error::Error;
@@ -163,6 +163,13 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         }
     }
     let options = [
+        arguments
+            .calibrate
+            .as_ref()
+            .map(|path| format!("--calibrate {}", shell_word(&path.to_string_lossy()))),
+        arguments.imatrix.as_ref().map(|path| format!("--imatrix {}", shell_word(&path.to_string_lossy()))),
+        (arguments.calibrate_tokens != CALIBRATE_TOKENS)
+            .then(|| format!("--calibrate-tokens {}", arguments.calibrate_tokens)),
         arguments.name.as_ref().map(|name| format!("--name {}", shell_word(name))),
         arguments.kv_cache_type.as_ref().map(|kv| format!("--kv-cache-type {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
@@ -202,7 +209,8 @@ mod tests {
         let words =
             ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
         let more =
-            ["--quant-override", "lm_head=q8_0", "--ignore-config-key", "new_key", "--name", "my model"];
+            ["--quant-override", "lm_head=q8_0", "--ignore-config-key", "new_key", "--calibrate", "my text"];
+        let more = [&more[..], &["--calibrate-tokens", "99", "--name", "my model"]].concat();
         let more = [&more[..], &["--tuned", "$HOME/my table.json", "--no-reference-logits"]].concat();
         let text = command_line(&parsed(&[&words[..], &more].concat()));
         assert_eq!(

@@ -135,7 +135,9 @@ fn fingerprint(arguments: &CompileArguments, checkpoint: &Directory) -> u64 {
         metadata.as_ref().map(std::fs::Metadata::len).hash(&mut hasher);
         metadata.and_then(|metadata| metadata.modified().ok()).hash(&mut hasher);
     }
-    arguments.tuned.as_ref().and_then(|table| std::fs::read(table).ok()).hash(&mut hasher);
+    for file in [&arguments.tuned, &arguments.calibrate, &arguments.imatrix] {
+        file.as_ref().and_then(|file| std::fs::read(file).ok()).hash(&mut hasher);
+    }
     // The executable's metadata distinguishes development builds of one version.
     let program = std::env::current_exe().ok().and_then(|path| std::fs::metadata(path).ok());
     env!("CARGO_PKG_VERSION").hash(&mut hasher);

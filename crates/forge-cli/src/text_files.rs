@@ -2,10 +2,11 @@
 //!
 //! They are validated with the runtime's own parsers, so a crate that compiles can load them.
 
+use crate::checkpoint::Directory;
 use crate::compile::PlannedModel;
 use crate::error::Error;
 use crate::terminal;
-use forge_frontend::Checkpoint;
+use forge_frontend::{Checkpoint, LoadedCheckpoint};
 use forge_ir::Diagnostic;
 use forge_runtime::error::Error as RuntimeError;
 use forge_runtime::sampling::sampler::SamplingParams;
@@ -23,12 +24,23 @@ pub(crate) const ALL: [&str; 5] =
 
 /// Contents of such a file, or `None` if the checkpoint has none.
 pub(crate) fn text(planned: &PlannedModel, file: &str) -> Result<Option<Vec<u8>>, Error> {
-    read(planned, file).map_err(|error| Error::read(&planned.checkpoint.root().join(file), &error))
+    let PlannedModel { checkpoint, opened, .. } = planned;
+    read(checkpoint, opened, file).map_err(|error| Error::read(&checkpoint.root().join(file), &error))
+}
+
+/// The checkpoint's tokenizer, or `None` if it has none.
+pub(crate) fn tokenizer(
+    checkpoint: &Directory,
+    opened: &LoadedCheckpoint,
+) -> Result<Option<Tokenizer>, Error> {
+    let path = checkpoint.root().join(TOKENIZER);
+    let bytes = read(checkpoint, opened, TOKENIZER).map_err(|error| Error::read(&path, &error))?;
+    let tokenizer = bytes.map(|bytes| Tokenizer::from_bytes(&bytes)).transpose();
+    tokenizer.map_err(|why| Error::other(format!("{}: cannot be used: {why}", path.display())))
 }
 
 /// Reads a file embedded in or converted from the checkpoint, or else a file next to the weights.
-fn read(planned: &PlannedModel, file: &str) -> io::Result<Option<Vec<u8>>> {
-    let PlannedModel { checkpoint, opened, .. } = planned;
+fn read(checkpoint: &Directory, opened: &LoadedCheckpoint, file: &str) -> io::Result<Option<Vec<u8>>> {
     if opened.unusable.iter().any(|name| name == file) {
         return Ok(None);
     }
@@ -84,7 +96,8 @@ fn template(planned: &PlannedModel) -> Result<Option<Template>, RuntimeError> {
     Template::find(|file| {
         let unreadable =
             |error: &dyn Display| RuntimeError::runtime(format!("{file} cannot be read: {error}"));
-        let bytes = read(planned, file).map_err(|error| unreadable(&error))?;
+        let PlannedModel { checkpoint, opened, .. } = planned;
+        let bytes = read(checkpoint, opened, file).map_err(|error| unreadable(&error))?;
         bytes.map(String::from_utf8).transpose().map_err(|error| unreadable(&error))
     })
 }

@@ -23,6 +23,7 @@
 //!   the text model of a multimodal checkpoint. `architecture_lookup` finds the architecture that a
 //!   configuration names; `architecture_info` lists what each supports and finds the one nearest to an
 //!   unsupported one.
+//! * `imatrix`: importance matrix files of llama.cpp.
 //! * `graph`: a blueprint builds the graph with `builder` over tensors found by `binding`.
 //!
 //! This crate does no disk I/O and depends only on `forge-ir`.
@@ -39,6 +40,7 @@ mod description;
 mod dummy_weights;
 mod gguf;
 mod graph;
+mod imatrix;
 mod json;
 mod layers;
 mod mlx_layout;
@@ -55,6 +57,7 @@ pub use crate::checkpoint::safetensors_header::{EncodedAs, Tensor};
 pub use crate::checkpoint::tensors::Tensors;
 pub use crate::config::file::Keys;
 pub use crate::dummy_weights::DummyWeights;
+pub use crate::imatrix::{Imatrix, read_imatrix};
 pub use crate::options::Options;
 pub use crate::quantization::resolve::StoredMatrices;
 pub use crate::read::{LoadedCheckpoint, read_model};

@@ -34,6 +34,7 @@ mod blocks;
 mod diagnostic;
 mod encoding;
 mod graph;
+mod importance;
 mod mla;
 mod packing;
 mod print;
@@ -59,6 +60,7 @@ pub use crate::graph::{
     Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,
     WeightId,
 };
+pub use crate::importance::{ColumnSquares, ImportanceMatrix};
 pub use crate::packing::{Layout, Packed, Records};
 pub use crate::record::Record;
 pub use crate::routing::{Experts, Routing};

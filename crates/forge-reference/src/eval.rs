@@ -3,14 +3,15 @@
 use crate::attention::{Heads, apply_rope, attention, capped};
 use crate::experts::{Stacks, Vectors, experts, route};
 use crate::kv_rounding::round_to_cache_format;
-use crate::linear::linear;
+use crate::linear::{Precision, linear};
 use crate::mla;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
 use forge_ir::{
-    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, Node, Op, ParamId, ParamKind, StateId,
-    WeightId, WeightRows,
+    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, ImportanceMatrix, Node, Op, ParamId,
+    ParamKind, StateId, WeightId, WeightRows,
 };
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// The logits of rows `positions` with KV cache format `cache`. `rows` contains all tokens of each slot from
@@ -18,25 +19,14 @@ use std::collections::BTreeMap;
 pub(crate) fn run(
     graph: &Graph,
     weights: &dyn WeightRows,
-    cache: Format,
+    (cache, precision): (Format, Precision),
     rows: &[Row],
     positions: &[usize],
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
-    let vocabulary = graph.model.vocabulary;
-    if rows.is_empty() {
-        return Err(Diagnostic::new("F0402", "cannot evaluate an empty sequence"));
-    }
-    if let Some(row) = rows.iter().find(|row| row.id as usize >= vocabulary) {
-        let message = format!("token {} is outside the vocabulary of {vocabulary}", row.id);
-        return Err(Diagnostic::new("F0402", message));
-    }
-    let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
-    let run = Run { graph, weights, cache, context };
+    let context = check_rows(graph, rows)?;
+    let run = Run { graph, weights, precision, cache, context, statistics: None };
     let cross_layer = &mut CrossLayer::default();
-    let mut stream = run.apply(&graph.prologue, rows, Values::default(), cross_layer)?;
-    for layer in &graph.layers {
-        stream = run.apply(layer, rows, stream, cross_layer)?;
-    }
+    let stream = run.layers(rows, cross_layer)?;
     // Rows depend on each other only through states: without any, only rows `positions` are computed in the
     // epilogue.
     let is_alone = graph.epilogue.states.is_empty();
@@ -48,13 +38,47 @@ pub(crate) fn run(
     Ok(positions.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
 
+/// Adds the inputs of all matrices for these rows to activation statistics. The output head is not evaluated.
+pub(crate) fn collect(
+    graph: &Graph,
+    weights: &dyn WeightRows,
+    rows: &[Row],
+    statistics: &mut ImportanceMatrix,
+) -> Result<(), Diagnostic> {
+    let context = check_rows(graph, rows)?;
+    let collected = RefCell::new(std::mem::take(statistics));
+    let precision = Precision::F32;
+    let run = Run { graph, weights, precision, cache: Format::F32, context, statistics: Some(&collected) };
+    let cross_layer = &mut CrossLayer::default();
+    let stream = run.layers(rows, cross_layer)?;
+    run.inputs_of_last_linear(&graph.epilogue, rows, stream, cross_layer)?;
+    *statistics = collected.into_inner();
+    Ok(())
+}
+
+/// Checks a batch and returns the context length of its longest slot.
+fn check_rows(graph: &Graph, rows: &[Row]) -> Result<usize, Diagnostic> {
+    let vocabulary = graph.model.vocabulary;
+    if rows.is_empty() {
+        return Err(Diagnostic::new("F0402", "cannot evaluate an empty sequence"));
+    }
+    if let Some(row) = rows.iter().find(|row| row.id as usize >= vocabulary) {
+        let message = format!("token {} is outside the vocabulary of {vocabulary}", row.id);
+        return Err(Diagnostic::new("F0402", message));
+    }
+    Ok(rows.iter().map(|row| row.position + 1).max().unwrap_or(0))
+}
+
 struct Run<'a> {
     graph: &'a Graph,
     weights: &'a dyn WeightRows,
+    precision: Precision,
     /// KV cache format.
     cache: Format,
     /// Context length of every slot.
     context: usize,
+    /// Activation statistics that inputs of matrices are added to.
+    statistics: Option<&'a RefCell<ImportanceMatrix>>,
 }
 
 /// Values that pass between applications in addition to the residual stream.
@@ -67,6 +91,44 @@ struct CrossLayer {
 }
 
 impl Run<'_> {
+    /// The residual stream after all layers.
+    fn layers(&self, rows: &[Row], cross_layer: &mut CrossLayer) -> Result<Values, Diagnostic> {
+        let mut stream = self.apply(&self.graph.prologue, rows, Values::default(), cross_layer)?;
+        for layer in &self.graph.layers {
+            stream = self.apply(layer, rows, stream, cross_layer)?;
+        }
+        Ok(stream)
+    }
+
+    /// Evaluates an application up to its last linear node, whose inputs are only recorded.
+    fn inputs_of_last_linear(
+        &self,
+        apply: &Apply,
+        rows: &[Row],
+        input: Values,
+        cross_layer: &mut CrossLayer,
+    ) -> Result<(), Diagnostic> {
+        let body = self.graph.body(apply);
+        let last = body.nodes.iter().rposition(|node| matches!(node.op, Op::Linear { .. }));
+        let mut values = vec![input];
+        for node in &body.nodes[..last.unwrap_or(0)] {
+            let inputs: Vec<&Values> = node.inputs.iter().map(|value| &values[value.0]).collect();
+            let value = self.node(apply, body, node, rows, &inputs, cross_layer)?;
+            values.push(value);
+        }
+        if let Some(Node { op: Op::Linear { weight, .. }, inputs, .. }) = last.map(|last| &body.nodes[last]) {
+            self.record(bound(apply, body, *weight)?, (0, 1), values[inputs[0].0].rows());
+        }
+        Ok(())
+    }
+
+    /// Adds inputs of a part of a matrix to the statistics.
+    fn record<'b>(&self, weight: WeightId, part: (usize, usize), inputs: impl Iterator<Item = &'b [f32]>) {
+        if let Some(statistics) = self.statistics {
+            statistics.borrow_mut().add(&self.graph.weights[weight.0], part, inputs);
+        }
+    }
+
     fn apply(
         &self,
         apply: &Apply,
@@ -132,7 +194,8 @@ impl Run<'_> {
                     None => None,
                 };
                 let outputs = self.graph.weights[weight.0].rows();
-                linear(self.weights, weight, 0..outputs, bias.as_deref(), x)?
+                self.record(weight, (0, 1), x.rows());
+                linear((self.weights, self.precision), weight, 0..outputs, bias.as_deref(), x)?
             }
             Op::Rope { width, rope, .. } => apply_rope(x, rows, self.context, *width, rope),
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
@@ -189,6 +252,11 @@ impl Run<'_> {
                 let weight = bound(apply, body, *weight)?;
                 let of = &self.graph.weights[weight.0];
                 let of = [of.rows(), of.columns()];
+                // A transposed matrix has its inputs along rows, where quantization groups are not.
+                for head in (0..*heads).filter(|_| !transposed) {
+                    let columns = head * of[1]..(head + 1) * of[1];
+                    self.record(weight, (head, *heads), x.rows().map(|row| &row[columns.clone()]));
+                }
                 mla::per_head_linear(self.weights, weight, of, (*heads, *transposed), x)?
             }
             Op::LatentAttention { heads, scale, cache } => {
@@ -228,7 +296,10 @@ impl Run<'_> {
                 };
                 let (inner, width) = (each(gate), each(down));
                 let stacks = Stacks { gate, up, down, biases: biases.as_ref(), inner, width };
-                experts(self.weights, stacks, |gate, up| gated(of.gating, gate, up), [x, inputs[1]])?
+                let count = inputs[1].width;
+                let record = |weight, expert, x: &Values| self.record(weight, (expert, count), x.rows());
+                let gated = |gate, up| gated(of.gating, gate, up);
+                experts((self.weights, self.precision), stacks, gated, record, [x, inputs[1]])?
             }
         })
     }

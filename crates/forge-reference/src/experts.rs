@@ -1,6 +1,6 @@
 //! Mixture of experts by definition: routing, and the weighted sum of experts' outputs.
 
-use crate::linear::linear;
+use crate::linear::{Precision, linear};
 use crate::rows::Values;
 use forge_ir::{Diagnostic, Groups, Routing, Scores, WeightId, WeightRows};
 use std::cmp::Ordering;
@@ -99,10 +99,12 @@ pub(crate) struct Stacks<'a> {
 }
 
 /// The sum over experts of weight · down(gated(gate(x), up(x))). Experts that no row selected are not read.
+/// `record` is called with the inputs of each expert's matrices.
 pub(crate) fn experts(
-    source: &dyn WeightRows,
+    source: (&dyn WeightRows, Precision),
     stacks: Stacks<'_>,
     gated: impl Fn(f64, f64) -> f64,
+    record: impl Fn(WeightId, usize, &Values),
     [x, weights]: [&Values; 2],
 ) -> Result<Values, Diagnostic> {
     let Stacks { gate, up, down, biases, inner, width } = stacks;
@@ -118,6 +120,7 @@ pub(crate) fn experts(
         let product = |index: usize, weight: WeightId, of: usize, x: &Values| {
             let part = expert * of..(expert + 1) * of;
             let bias = biases.map(|biases| &biases[index][part.clone()]);
+            record(weight, expert, x);
             linear(source, weight, part, bias, x)
         };
         let (gate, up) = (product(0, gate, inner, &own)?, product(1, up, inner, &own)?);

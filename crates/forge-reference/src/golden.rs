@@ -1,6 +1,7 @@
 //! Reference logits that are shipped with a compiled model, so that it can be verified on its device.
 
 use crate::eval::run;
+use crate::linear::Precision;
 use crate::rows;
 use crate::rows::Row;
 use forge_ir::{Diagnostic, Format, Graph, WeightRows};
@@ -80,7 +81,7 @@ pub fn golden(
         all.extend(rows::of_slot(slot, &sequence.ids));
         last.push(all.len() - 1);
     }
-    let logits = run(graph, weights, cache, &all, &last)?;
+    let logits = run(graph, weights, (cache, Precision::F64), &all, &last)?;
     for (sequence, logits) in sequences.iter().zip(&logits) {
         let non_finite = logits.iter().filter(|logit| !logit.is_finite()).count();
         if non_finite > 0 {

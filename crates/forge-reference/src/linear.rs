@@ -2,6 +2,8 @@
 //!
 //! Weights are decoded one block of rows at a time and used for every row of x before the next block is read.
 
+use crate::linear_f32;
+use crate::linear_f32::PaddedF32;
 use crate::parallel::parallel_ranges;
 use crate::rows::Values;
 use forge_ir::{Diagnostic, WeightId, WeightRows};
@@ -16,23 +18,40 @@ const COLUMNS: usize = 512;
 /// Independent accumulators per dot product.
 const LANES: usize = 4;
 
+/// Precision of products and sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// Exact products, and f64 sums.
+    F64,
+    /// f32 products and sums, several times as fast.
+    F32,
+}
+
 /// The product with some rows of a weight, plus a bias.
 pub(crate) fn linear(
-    weights: &dyn WeightRows,
+    (weights, precision): (&dyn WeightRows, Precision),
     weight: WeightId,
     rows: Range<usize>,
     bias: Option<&[f32]>,
     x: &Values,
 ) -> Result<Values, Diagnostic> {
-    let x = PaddedF64::new(x);
-    let (each, outputs) = (x.rows * x.width, rows.len());
-    let parts = parallel_ranges(outputs, each, |range| {
-        part(weights, weight, rows.start + range.start..rows.start + range.end, &x)
-    });
-    let mut y = vec![0.0; x.rows * outputs];
+    let (count, outputs) = (x.rows().count(), rows.len());
+    let each = count * x.width;
+    let range_of = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
+    let parts = match precision {
+        Precision::F64 => {
+            let x = PaddedF64::new(x);
+            parallel_ranges(outputs, each, |range| part(weights, weight, range_of(range), &x))
+        }
+        Precision::F32 => {
+            let x = PaddedF32::new(x.width, &x.data);
+            parallel_ranges(outputs, each, |range| linear_f32::part(weights, weight, range_of(range), &x))
+        }
+    };
+    let mut y = vec![0.0; count * outputs];
     let mut output = 0;
     for part in parts {
-        for sums in part?.chunks_exact(x.rows.max(1)) {
+        for sums in part?.chunks_exact(count.max(1)) {
             let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
             for (row, sum) in sums.iter().enumerate() {
                 y[row * outputs + output] = (sum + bias) as f32;
@@ -161,8 +180,10 @@ mod tests {
             let data: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
             let bias = bias.then(|| (0..outputs).map(|output| output as f32 * 0.5).collect::<Vec<f32>>());
             let x = Values { width, data };
-            let y = linear(&Rule(width), WeightId(0), first..first + outputs, bias.as_deref(), &x).unwrap();
+            let product = |precision| linear((&Rule(width), precision), WeightId(0), first..first + outputs, bias.as_deref(), &x).unwrap();
+            let (y, fast) = (product(Precision::F64), product(Precision::F32));
             prop_assert_eq!((y.width, y.data.len()), (outputs, rows * outputs));
+            prop_assert_eq!((fast.width, fast.data.len()), (outputs, rows * outputs));
             for row in 0..rows {
                 for output in 0..outputs {
                     let product = |(column, x): (usize, &f32)| f64::from(*x) * f64::from(Rule::at(first + output, column));
@@ -170,6 +191,9 @@ mod tests {
                         + bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
                     let error = (f64::from(y.row(row)[output]) - exact).abs();
                     prop_assert!(error <= exact.abs() * 1e-7 + 1e-12, "{} {}: {}", row, output, error);
+                    // Terms are up to 1, and each lane of a block adds up to 128 of them.
+                    let error = (f64::from(fast.row(row)[output]) - exact).abs();
+                    prop_assert!(error <= 1e-7 * (exact.abs() + 64.0 + width as f64), "{} {}: {} in f32", row, output, error);
                 }
             }
         }

@@ -10,10 +10,14 @@
 //! With few levels, outliers make the step coarse for all other values. In four bits or fewer the ends of the
 //! range are moved inwards while the sum of squared errors decreases; values beyond them take the outermost
 //! levels. For normally distributed values in four bits this reduces the error by a fifteenth.
+//!
+//! With weights for the columns' errors, scale and offset are fitted to the weighted values in any number of
+//! bits.
 
 use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
+use crate::weighted_fit::{WeightedGroup, fit_affine};
 use forge_ir::{Affine, BLOCK, Scales};
 use half::{bf16, f16};
 
@@ -38,16 +42,21 @@ pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32
 pub(crate) fn encode(
     format: Affine,
     row: &[f32],
+    weights: Option<&[f32]>,
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), RangeError> {
     codes.fill(0);
     let groups = codes.chunks_exact_mut(format.code_bytes()).zip(scales.as_chunks_mut::<PAIR>().0);
     let levels = ((1_u16 << format.bits.count()) - 1).into();
-    for (values, (codes, pair)) in row.chunks(format.group.columns()).zip(groups) {
+    let width = format.group.columns();
+    for (index, (values, (codes, pair))) in row.chunks(width).zip(groups).enumerate() {
         let (low, high) = ends(values);
         let line = through(format.scales, low, high, levels)?;
-        let line = if levels <= MAX_NARROWED_LEVELS {
+        let line = if let Some(weights) = weights {
+            let group = WeightedGroup { values, weights: &weights[index * width..][..values.len()] };
+            fit_affine(group, line, f32::INFINITY, |pair| storable(format.scales, pair, levels))
+        } else if levels <= MAX_NARROWED_LEVELS {
             narrow_range(format.scales, line, values, low, high)
         } else {
             line
@@ -96,6 +105,16 @@ fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<AffineLev
     }
     let line = line(scales, scale, offset, levels);
     if line.value(levels).is_finite() { Ok(line) } else { Err(RangeError::TooLarge { value: high }) }
+}
+
+/// The levels of the halves nearest to a scale and an offset, if these can be stored.
+fn storable(scales: Scales, [scale, offset]: [f32; 2], levels: f32) -> Option<AffineLevels> {
+    let mut scale = nearest(scales, scale);
+    if scales == Scales::Bf16 && scale > 0 {
+        scale = scale.max(bf16::MIN_POSITIVE.to_bits());
+    }
+    let line = line(scales, scale, nearest(scales, offset), levels);
+    (line.scale > 0.0 && line.offset.is_finite() && line.value(levels).is_finite()).then_some(line)
 }
 
 /// Moves the ends inwards by half a step at a time while the squared error decreases.

@@ -10,6 +10,8 @@ use crate::fp8;
 use crate::mxfp4;
 use crate::nvfp4;
 use crate::superblock;
+use crate::symmetric;
+use crate::weighted_fit::WeightedGroup;
 use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -102,11 +104,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
 pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), RangeError> {
     assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
     let [values, scales] = planes;
-    // A fast check over every row first; the position is searched only on failure.
-    if row.iter().fold(false, |found, x| found | !x.is_finite()) {
-        let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
-        return Err(RangeError::NotFinite { column });
-    }
+    expect_finite(row)?;
     match format {
         Format::F32 => {
             let (values, _) = values.as_chunks_mut::<4>();
@@ -156,13 +154,63 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
             |x, codes| pack(Bits::Five, &x.map(|x| code_of(unsigned(x, 16.0))), codes),
         ),
         Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => {
-            superblock::encode(format, row, values, scales)
+            superblock::encode(format, row, None, values, scales)
         }
         Format::Mxfp4 => mxfp4::encode(row, values, scales),
         Format::Nvfp4 => nvfp4::encode(row, values, scales),
         Format::Fp8 => fp8::encode(row, values, scales),
-        Format::Affine(format) => affine::encode(format, row, values, scales),
+        Format::Affine(format) => affine::encode(format, row, None, values, scales),
     }
+}
+
+/// As [`encode_row`], where the squared error of each column has a weight that is not negative. Formats whose
+/// codes are integers minimize the weighted error; others are encoded as without weights.
+///
+/// # Errors
+/// As [`encode_row`].
+///
+/// # Panics
+/// If the planes have other sizes, or there are not as many weights as columns.
+pub fn encode_row_weighted(
+    format: Format,
+    row: &[f32],
+    weights: &[f32],
+    planes: [&mut [u8]; 2],
+) -> Result<(), RangeError> {
+    assert_eq!(row.len(), weights.len());
+    assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
+    let group = WeightedGroup { values: row, weights };
+    match (format, planes) {
+        (Format::Q8_0 | Format::Q5_0 | Format::Q4_0, [codes, scales]) => {
+            expect_finite(row)?;
+            let (bits, numbers) = match format {
+                Format::Q8_0 => (Bits::Eight, [127.0, 254.0, 127.0]),
+                Format::Q5_0 => (Bits::Five, [16.0, 31.0, 0.0]),
+                _ => (Bits::Four, [8.0, 15.0, 0.0]),
+            };
+            symmetric::encode(bits, numbers, group, codes, scales)
+        }
+        (Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K, [codes, scales]) => {
+            expect_finite(row)?;
+            superblock::encode(format, row, Some(weights), codes, scales)
+        }
+        (Format::Affine(format), [codes, scales]) => {
+            expect_finite(row)?;
+            affine::encode(format, row, Some(weights), codes, scales)
+        }
+        (Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Mxfp4 | Format::Nvfp4, planes) => {
+            encode_row(format, row, planes)
+        }
+    }
+}
+
+/// A fast check over every row; the position is searched only on failure.
+fn expect_finite(row: &[f32]) -> Result<(), RangeError> {
+    if row.iter().fold(false, |found, x| found | !x.is_finite()) {
+        let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
+        return Err(RangeError::NotFinite { column });
+    }
+    Ok(())
 }
 
 /// Number of f16 or bf16 values converted at once.

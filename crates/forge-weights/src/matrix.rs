@@ -1,10 +1,11 @@
 //! Rows of a packed matrix: gathered from its parts, multiplied by a folded gain, and encoded or copied in
 //! the checkpoint's format. Also measures the quantization error of several formats before one is chosen.
 
-use crate::codec::{RangeError, decode_row, encode_row};
+use crate::codec::{RangeError, decode_row, encode_row, encode_row_weighted};
+use crate::column_importance::ColumnImportance;
 use crate::gather;
-use crate::quantization_error::Sums;
-use forge_ir::{Diagnostic, Format, Graph, Packed, WeightId, WeightRows};
+use crate::quantization_error::{QuantizationError, Sums};
+use forge_ir::{Diagnostic, Format, Graph, ImportanceMatrix, Packed, WeightId, WeightRows};
 use std::ops::Range;
 
 /// Largest finite f16.
@@ -22,6 +23,7 @@ pub(crate) struct Matrix<'a> {
     columns: usize,
     /// Column multipliers of a folded gain.
     gain: Option<Vec<f32>>,
+    importance: Option<ColumnImportance<'a>>,
 }
 
 /// Encoded rows.
@@ -37,6 +39,7 @@ impl<'a> Matrix<'a> {
         graph: &'a Graph,
         packed: &'a Packed,
         weights: &'a dyn WeightRows,
+        statistics: Option<&ImportanceMatrix>,
     ) -> Result<Option<Matrix<'a>>, Diagnostic> {
         let [rows, columns] = packed.shape[..] else { return Ok(None) };
         let gain = match packed.gain {
@@ -47,7 +50,9 @@ impl<'a> Matrix<'a> {
             }
             None => None,
         };
-        Ok(Some(Matrix { graph, packed, weights, rows, columns, gain }))
+        let of = |statistics| ColumnImportance::new(graph, packed, statistics, gain.as_deref());
+        let importance = statistics.map(of);
+        Ok(Some(Matrix { graph, packed, weights, rows, columns, gain, importance }))
     }
 
     /// Number of rows.
@@ -127,7 +132,7 @@ impl<'a> Matrix<'a> {
             for (plane, bytes) in encoded.planes.iter_mut().zip([planes.0, planes.1]) {
                 plane.extend_from_slice(bytes);
             }
-            encoded.sums.push(Sums::of(&values, &values));
+            encoded.sums.push(Sums::of(&values, &values, self.column_weights(rows.start + index)));
         }
         Ok(encoded)
     }
@@ -138,14 +143,47 @@ impl<'a> Matrix<'a> {
             return self.keep(rows);
         }
         let values = self.gathered(rows.clone())?;
-        encode(self.packed.format, self.columns, &values)
+        self.encode_values(self.packed.format, rows.start, &values)
             .map_err(|(row, why)| unrepresentable_value(self.graph, self.packed, rows.start + row, why))
+    }
+
+    /// The weights of the squared errors of a row's columns, and their unit; `None` without statistics.
+    fn column_weights(&self, row: usize) -> Option<(&[f32], f64)> {
+        self.importance.as_ref()?.row(row)
+    }
+
+    /// Encodes rows from `first` on, or returns the first that cannot be encoded.
+    fn encode_values(
+        &self,
+        format: Format,
+        first: usize,
+        values: &[f32],
+    ) -> Result<Encoded, (usize, RangeError)> {
+        let rows = values.len() / self.columns;
+        let [codes, scales] = format.plane_bytes(self.columns);
+        let mut planes = [vec![0; rows * codes], vec![0; rows * scales]];
+        let mut sums = Vec::with_capacity(rows);
+        let mut stored = vec![0.0; self.columns];
+        for (index, row) in values.chunks_exact(self.columns).enumerate() {
+            let [plane, second] = &mut planes;
+            let plane = &mut plane[index * codes..(index + 1) * codes];
+            let second = &mut second[index * scales..(index + 1) * scales];
+            let weights = self.column_weights(first + index);
+            match weights {
+                Some((weights, _)) => encode_row_weighted(format, row, weights, [&mut *plane, &mut *second]),
+                None => encode_row(format, row, [&mut *plane, &mut *second]),
+            }
+            .map_err(|why| (index, why))?;
+            decode_row(format, [plane, second], &mut stored);
+            sums.push(Sums::of(row, &stored, weights));
+        }
+        Ok(Encoded { planes, sums })
     }
 
     /// The errors of some rows in each format; `None` for a format that cannot represent them.
     fn measure(&self, formats: &[Format], rows: Range<usize>) -> Result<Vec<Option<Vec<Sums>>>, Diagnostic> {
         let values = self.gathered(rows.clone())?;
-        let sums = |format: &Format| match encode(*format, self.columns, &values) {
+        let sums = |format: &Format| match self.encode_values(*format, rows.start, &values) {
             Ok(encoded) => Ok(Some(encoded.sums)),
             Err((_, RangeError::TooLarge { .. })) => Ok(None),
             Err((row, why)) => Err(unrepresentable_value(self.graph, self.packed, rows.start + row, why)),
@@ -154,26 +192,9 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Encodes rows, or returns the first that cannot be encoded.
-fn encode(format: Format, columns: usize, values: &[f32]) -> Result<Encoded, (usize, RangeError)> {
-    let rows = values.len() / columns;
-    let [codes, scales] = format.plane_bytes(columns);
-    let mut planes = [vec![0; rows * codes], vec![0; rows * scales]];
-    let mut sums = Vec::with_capacity(rows);
-    let mut stored = vec![0.0; columns];
-    for (index, row) in values.chunks_exact(columns).enumerate() {
-        let [first, second] = &mut planes;
-        let first = &mut first[index * codes..(index + 1) * codes];
-        let second = &mut second[index * scales..(index + 1) * scales];
-        encode_row(format, row, [&mut *first, &mut *second]).map_err(|why| (index, why))?;
-        decode_row(format, [first, second], &mut stored);
-        sums.push(Sums::of(row, &stored));
-    }
-    Ok(Encoded { planes, sums })
-}
-
 /// The quantization error of a packed matrix in each of these formats, whatever its planned format; `None`
-/// for a format that cannot represent its values.
+/// for a format that cannot represent its values. With activation statistics, quantization minimizes the
+/// error of the outputs.
 ///
 /// # Errors
 /// If reading fails or a value is not finite.
@@ -181,10 +202,13 @@ pub fn measure(
     graph: &Graph,
     packed: &Packed,
     weights: &dyn WeightRows,
+    statistics: Option<&ImportanceMatrix>,
     formats: &[Format],
-) -> Result<Vec<Option<f64>>, Diagnostic> {
+) -> Result<Vec<Option<QuantizationError>>, Diagnostic> {
     let mut totals = vec![Some(Sums::default()); formats.len()];
-    let Some(matrix) = Matrix::of(graph, packed, weights)? else { return Ok(vec![None; formats.len()]) };
+    let Some(matrix) = Matrix::of(graph, packed, weights, statistics)? else {
+        return Ok(vec![None; formats.len()]);
+    };
     let work = |rows| matrix.measure(formats, rows);
     matrix.in_parallel(0..matrix.rows, work, |measured| {
         for (total, sums) in totals.iter_mut().zip(measured) {
@@ -192,7 +216,7 @@ pub fn measure(
         }
         Ok(())
     })?;
-    Ok(totals.into_iter().map(|sums| sums.map(Sums::relative)).collect())
+    Ok(totals.into_iter().map(|sums| sums.map(Sums::error)).collect())
 }
 
 /// The error for a value that a format cannot represent, with the tensor it comes from.

@@ -2,6 +2,9 @@
 //!
 //! The error is relative: the root mean square of the differences over that of the original values. Several
 //! weights are combined by adding squares, as if they were one.
+//!
+//! With activation statistics there is also the output error: that of the matrix's outputs, as expected from
+//! the mean squares of its inputs if the errors of its columns are independent.
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -17,6 +20,9 @@ pub struct Stat {
     pub bytes: u64,
     /// Relative RMS error. For a matrix with a folded gain, relative to the product.
     pub error: f64,
+    /// Relative RMS error of the outputs; `None` without activation statistics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<f64>,
     #[serde(skip)]
     pub(crate) sums: Sums,
 }
@@ -61,6 +67,24 @@ impl Summary {
     pub fn error(&self) -> f64 {
         self.weights.iter().fold(Sums::default(), |sums, stat| sums.plus(stat.sums)).relative()
     }
+
+    /// The root mean square of all matrices' output errors; `None` without activation statistics.
+    pub fn output_error(&self) -> Option<f64> {
+        let errors: Vec<f64> = self.weights.iter().filter_map(|stat| stat.output_error).collect();
+        let squares = errors.iter().map(|error| error * error).sum::<f64>();
+        (!errors.is_empty()).then(|| (squares / errors.len() as f64).sqrt())
+    }
+}
+
+/// The error of a matrix in one format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuantizationError {
+    /// Relative RMS error of the values.
+    pub relative: f64,
+    /// Expected squared error of the outputs, summed over these; `None` without activation statistics.
+    pub output: Option<f64>,
+    /// Relative RMS error of the outputs; `None` without activation statistics.
+    pub relative_output: Option<f64>,
 }
 
 /// Sums of squared values and squared errors.
@@ -68,22 +92,53 @@ impl Summary {
 pub(crate) struct Sums {
     squares: f64,
     errors: f64,
+    /// The same, times the mean squared input of each column.
+    output_squares: f64,
+    output_errors: f64,
 }
 
 impl Sums {
-    pub(crate) fn of(row: &[f32], stored: &[f32]) -> Sums {
-        row.iter().zip(stored).fold(Sums::default(), |sums, (x, y)| {
+    /// The sums of a row and its stored values. The second argument has the weights of columns and their
+    /// unit.
+    pub(crate) fn of(row: &[f32], stored: &[f32], weights: Option<(&[f32], f64)>) -> Sums {
+        let mut sums = Sums::default();
+        for (x, y) in row.iter().zip(stored) {
             let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
-            Sums { squares: sums.squares + x * x, errors: sums.errors + error * error }
-        })
+            sums.squares += x * x;
+            sums.errors += error * error;
+        }
+        let Some((weights, unit)) = weights else { return sums };
+        for ((x, y), weight) in row.iter().zip(stored).zip(weights) {
+            let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
+            sums.output_squares += f64::from(*weight) * x * x;
+            sums.output_errors += f64::from(*weight) * error * error;
+        }
+        sums.output_squares *= unit;
+        sums.output_errors *= unit;
+        sums
     }
 
     pub(crate) fn plus(self, other: Sums) -> Sums {
-        Sums { squares: self.squares + other.squares, errors: self.errors + other.errors }
+        Sums {
+            squares: self.squares + other.squares,
+            errors: self.errors + other.errors,
+            output_squares: self.output_squares + other.output_squares,
+            output_errors: self.output_errors + other.output_errors,
+        }
     }
 
     pub(crate) fn relative(self) -> f64 {
         if self.squares > 0.0 { (self.errors / self.squares).sqrt() } else { 0.0 }
+    }
+
+    /// The relative RMS error of the outputs; `None` without activation statistics.
+    pub(crate) fn relative_output(self) -> Option<f64> {
+        (self.output_squares > 0.0).then(|| (self.output_errors / self.output_squares).sqrt())
+    }
+
+    pub(crate) fn error(self) -> QuantizationError {
+        let output = (self.output_squares > 0.0).then_some(self.output_errors);
+        QuantizationError { relative: self.relative(), output, relative_output: self.relative_output() }
     }
 }
 
@@ -94,8 +149,9 @@ mod tests {
     #[test]
     fn layer_error_combines_the_errors_of_its_weights() {
         let stat = |name: &str, squares, errors| {
-            let sums = Sums { squares, errors };
-            Stat { name: name.to_owned(), format: Format::Q4_0, bytes: 0, error: sums.relative(), sums }
+            let sums = Sums { squares, errors, ..Sums::default() };
+            let (name, error) = (name.to_owned(), sums.relative());
+            Stat { name, format: Format::Q4_0, bytes: 0, error, output_error: None, sums }
         };
         let weights = vec![
             stat("embed", 100.0, 1.0),

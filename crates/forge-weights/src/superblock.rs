@@ -8,10 +8,14 @@
 //! Encoding searches for the best storable scale and offset of each block. It starts from the pair nearest to
 //! the block's range and moves to a neighboring pair while the sum of squared errors decreases. This narrows
 //! the range where that helps most values, and corrects for the rounding of scales.
+//!
+//! With weights for the columns' errors, the search starts from the weighted fit of each block, and the shared
+//! scales are fitted to the result in turn.
 
 use crate::affine_levels::{AffineLevels, ends};
 use crate::codec::{RangeError, code_of};
 use crate::codes::{block_bytes, pack, unpack};
+use crate::weighted_fit::{Moments, WeightedGroup, fit_affine, fit_symmetric};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 use half::f16;
 
@@ -77,6 +81,7 @@ fn pair(format: Format, scales: &[u8], sixteen: usize) -> AffineLevels {
 pub(crate) fn encode(
     format: Format,
     row: &[f32],
+    weights: Option<&[f32]>,
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), RangeError> {
@@ -87,21 +92,26 @@ pub(crate) fn encode(
     let (bits, of_codes) = of_codes(format);
     let superblocks =
         codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(format.planes()[1].per_group));
-    for (values, (codes, scales)) in row.chunks(SUPERBLOCK).zip(superblocks) {
-        let levels = f32::from((1_u8 << bits.count()) - 1);
-        let lines = match format {
-            Format::Q6K | Format::Q3K => signed(values, middle(bits), scales),
-            Format::Q2K => {
-                pairs::<{ SUPERBLOCK / SIXTEEN }>(values, (levels, FOUR_BITS), scales, |scales, pairs| {
-                    scales
-                        .iter_mut()
-                        .zip(pairs)
-                        .for_each(|(byte, [scale, offset])| *byte = scale | offset << 4);
-                })
+    let levels = f32::from((1_u8 << bits.count()) - 1);
+    let store_nibbles = |scales: &mut [u8], pairs: Vec<[u8; 2]>| {
+        scales.iter_mut().zip(pairs).for_each(|(byte, [scale, offset])| *byte = scale | offset << 4);
+    };
+    let store_bytes = |scales: &mut [u8], pairs: Vec<[u8; 2]>| {
+        scales.as_chunks_mut::<2>().0.iter_mut().zip(pairs).for_each(|(bytes, pair)| *bytes = pair);
+    };
+    for (index, (values, (codes, scales))) in row.chunks(SUPERBLOCK).zip(superblocks).enumerate() {
+        let weights = weights.map(|weights| &weights[index * SUPERBLOCK..][..values.len()]);
+        let lines = match (format, weights.map(|weights| WeightedGroup { values, weights })) {
+            (Format::Q6K | Format::Q3K, None) => signed(values, middle(bits), scales),
+            (Format::Q6K | Format::Q3K, Some(group)) => weighted_signed(group, middle(bits), scales),
+            (Format::Q2K, None) => {
+                pairs::<{ SUPERBLOCK / SIXTEEN }>(values, (levels, FOUR_BITS), scales, store_nibbles)
             }
-            _ => pairs::<BLOCKS>(values, (levels, SIX_BITS), scales, |scales, pairs| {
-                scales.as_chunks_mut::<2>().0.iter_mut().zip(pairs).for_each(|(bytes, pair)| *bytes = pair);
-            }),
+            (Format::Q2K, Some(group)) => {
+                weighted_pairs::<{ SUPERBLOCK / SIXTEEN }>(group, (levels, FOUR_BITS), scales, store_nibbles)
+            }
+            (_, None) => pairs::<BLOCKS>(values, (levels, SIX_BITS), scales, store_bytes),
+            (_, Some(group)) => weighted_pairs::<BLOCKS>(group, (levels, SIX_BITS), scales, store_bytes),
         };
         for (index, bytes) in codes.chunks_exact_mut(block_bytes(bits)).enumerate() {
             let mut block = [0; BLOCK];
@@ -145,6 +155,106 @@ fn pairs<const N: usize>(
     best.into_iter().map(line).collect()
 }
 
+/// Rounds of fitting block scales and shared scales in turn.
+const ROUNDS: usize = 3;
+
+/// As [`pairs`], with weighted errors.
+fn weighted_pairs<const N: usize>(
+    group: WeightedGroup<'_>,
+    (levels, largest): (f32, f32),
+    scales: &mut [u8],
+    store: impl FnOnce(&mut [u8], Vec<[u8; 2]>),
+) -> Vec<AffineLevels> {
+    let blocks: [WeightedGroup<'_>; N] =
+        std::array::from_fn(|block| group.part(block * (SUPERBLOCK / N)..(block + 1) * (SUPERBLOCK / N)));
+    let fitted = blocks.map(|block| {
+        let (low, high) = ends(block.values);
+        let low = low.min(0.0);
+        let base = AffineLevels::new((high.max(low) - low) / levels, low, levels);
+        fit_affine(block, base, 0.0, |[scale, offset]| Some(AffineLevels::new(scale, offset, levels)))
+    });
+    let most = |of: fn(&AffineLevels) -> f32| fitted.iter().map(of).fold(0.0, f32::max);
+    let mut shared = [step_for(most(|it| it.scale), largest), step_for(most(|it| -it.offset), largest)];
+    let line = |[d, least]: [f16; 2], [scale, offset]: [f32; 2]| {
+        AffineLevels::new(d.to_f32() * scale, -(least.to_f32() * offset), levels)
+    };
+    let mut best: Option<(f32, [f16; 2], [[f32; 2]; N])> = None;
+    for _ in 0..ROUNDS {
+        let [d, least] = shared.map(f16::to_f32);
+        let mut total = 0.0;
+        let places: [[f32; 2]; N] = std::array::from_fn(|index| {
+            let fitted = fitted[index];
+            let nearest = [times(fitted.scale, d, largest), times(-fitted.offset, least, largest)];
+            let error = |place| blocks[index].error(line(shared, place));
+            let place = hill_climb(nearest, 0.0..=largest, error);
+            total += error(place);
+            place
+        });
+        if best.as_ref().is_some_and(|(error, ..)| total >= *error) {
+            break;
+        }
+        best = Some((total, shared, places));
+        let moments = blocks.iter().zip(places);
+        let moments = moments.map(|(block, place)| (block.moments(line(shared, place), 0.0), place));
+        let Some(next) = Moments::shared(moments) else { break };
+        let next = next.map(f16::from_f32);
+        if next == shared || next.iter().any(|half| !half.is_finite()) {
+            break;
+        }
+        shared = next;
+    }
+    let (_, shared, places) = best.unwrap_or((0.0, [f16::ZERO; 2], [[0.0; 2]; N]));
+    scales[..2].copy_from_slice(&shared[0].to_le_bytes());
+    scales[2..4].copy_from_slice(&shared[1].to_le_bytes());
+    store(&mut scales[4..], places.iter().map(|place| place.map(|x| x as u8)).collect());
+    places.map(|place| line(shared, place)).to_vec()
+}
+
+/// Maximum magnitude of a signed scale.
+const SIGNED_SCALE: f32 = 127.0;
+
+/// As [`signed`], with weighted errors.
+fn weighted_signed(group: WeightedGroup<'_>, middle: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
+    const PARTS: usize = SUPERBLOCK / SIXTEEN;
+    let parts: [WeightedGroup<'_>; PARTS] =
+        std::array::from_fn(|part| group.part(part * SIXTEEN..(part + 1) * SIXTEEN));
+    let levels = 2.0 * middle - 1.0;
+    let of_scale = |scale: f32| AffineLevels::new(scale, -middle * scale, levels);
+    let fitted = parts.map(|part| {
+        fit_symmetric(part, (middle, levels), |scale| Some(of_scale(scale))).map_or(0.0, |line| line.scale)
+    });
+    let mut shared = step_for(fitted.iter().map(|scale| scale.abs()).fold(0.0, f32::max), SIGNED_SCALE);
+    let mut best: Option<(f32, f16, [f32; PARTS])> = None;
+    for _ in 0..ROUNDS {
+        let d = shared.to_f32();
+        let mut total = 0.0;
+        let places: [f32; PARTS] = std::array::from_fn(|index| {
+            let error = |[place]: [f32; 1]| parts[index].error(of_scale(d * place));
+            let nearest = [times(fitted[index], d, SIGNED_SCALE)];
+            let place = hill_climb(nearest, -SIGNED_SCALE..=SIGNED_SCALE, error);
+            total += error(place);
+            place[0]
+        });
+        if best.as_ref().is_some_and(|(error, ..)| total >= *error) {
+            break;
+        }
+        best = Some((total, shared, places));
+        let moments = parts.iter().zip(places);
+        let moments = moments.map(|(part, place)| (part.moments(of_scale(d * place), middle), place));
+        let Some(next) = Moments::shared_scale(moments).map(f16::from_f32) else { break };
+        if next == shared || !next.is_finite() {
+            break;
+        }
+        shared = next;
+    }
+    let (_, shared, places) = best.unwrap_or((0.0, f16::ZERO, [0.0; PARTS]));
+    scales[..2].copy_from_slice(&shared.to_le_bytes());
+    for (scale, place) in scales[2..].iter_mut().zip(places) {
+        *scale = (place as i8).cast_unsigned();
+    }
+    places.map(|place| of_scale(shared.to_f32() * place)).to_vec()
+}
+
 /// Finds and stores a signed scale for every 16 columns.
 fn signed(values: &[f32], middle: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
     let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(values);
@@ -154,14 +264,14 @@ fn signed(values: &[f32], middle: f32, scales: &mut [u8]) -> Vec<AffineLevels> {
         let (low, high) = ends(part);
         -(if high > -low { high } else { low }) / middle
     });
-    const MOST: f32 = 127.0;
-    let d = step_for(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
+    let d = step_for(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), SIGNED_SCALE);
     scales[..2].copy_from_slice(&d.to_le_bytes());
     let d = d.to_f32();
     let line = |[scale]: [f32; 1]| AffineLevels::new(d * scale, -middle * (d * scale), 2.0 * middle - 1.0);
     let of_parts = parts.iter().zip(reaches).enumerate().map(|(index, (part, scale))| {
-        let nearest = [times(scale, d, MOST)];
-        let best = hill_climb(nearest, -MOST..=MOST, |place| line(place).error(part));
+        let nearest = [times(scale, d, SIGNED_SCALE)];
+        let range = -SIGNED_SCALE..=SIGNED_SCALE;
+        let best = hill_climb(nearest, range, |place| line(place).error(part));
         scales[2 + index] = (best[0] as i8).cast_unsigned();
         line(best)
     });

@@ -8,7 +8,7 @@ use crate::gather;
 use crate::layout::{FileLayout, Place};
 use crate::matrix::{Encoded, Matrix, unrepresentable_value};
 use crate::quantization_error::{Stat, Summary, Sums};
-use forge_ir::{Diagnostic, Graph, Packed, WeightRows};
+use forge_ir::{Diagnostic, Graph, ImportanceMatrix, Packed, WeightRows};
 use std::io::Write;
 
 /// Progress of the write.
@@ -34,14 +34,30 @@ pub fn write(
     sink: &mut dyn Write,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Summary, Diagnostic> {
+    write_calibrated(graph, plan, weights, None, sink, progress)
+}
+
+/// As [`write()`], where quantization minimizes the error of the outputs for these activation statistics.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_calibrated(
+    graph: &Graph,
+    plan: &[Packed],
+    weights: &dyn WeightRows,
+    statistics: Option<&ImportanceMatrix>,
+    sink: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Summary, Diagnostic> {
     let layout = FileLayout::new(graph, plan)?;
     let mut out = Output { sink, hasher: crc32fast::Hasher::new(), written: 0 };
     out.put(&layout.header)?;
     let mut sums = vec![Sums::default(); plan.len()];
     for run in &layout.runs {
         let members = run.iter().map(|index| (*index, &plan[*index], &layout.weights[*index]));
-        let members = members
-            .map(|(index, packed, place)| Ok((index, packed, place, Matrix::of(graph, packed, weights)?)));
+        let members = members.map(|(index, packed, place)| {
+            Ok((index, packed, place, Matrix::of(graph, packed, weights, statistics)?))
+        });
         let members = members.collect::<Result<Vec<_>, Diagnostic>>()?;
         // Expert by expert, all matrices of each.
         for expert in 0..members.first().map_or(0, |(_, _, place, _)| place.experts) {
@@ -66,6 +82,7 @@ pub fn write(
         format: packed.format,
         bytes: place.planes.iter().map(|(_, bytes)| bytes * place.experts as u64).sum(),
         error: sums.relative(),
+        output_error: sums.relative_output(),
         sums,
     });
     Ok(Summary { bytes: out.written, crc32: out.hasher.finalize(), weights: weights.collect() })

@@ -23,6 +23,12 @@ impl Tokenizer {
         text.tokenizer().map(|_| text.clone())
     }
 
+    /// Reads the bytes of a `tokenizer.json`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Tokenizer, String> {
+        let tokenizer = usable(|| HfTokenizer::from_bytes(bytes))?;
+        Ok(Tokenizer { read: Arc::new(OnceLock::from(Ok(tokenizer))) })
+    }
+
     /// Loads the file on another thread, because it takes a while. The first use waits for it and returns the
     /// error if it cannot be used.
     pub fn read_in_background(path: PathBuf) -> Tokenizer {
