@@ -27,6 +27,9 @@ pub(crate) struct EncodedMatrix<'a> {
     pub(crate) columns: usize,
 }
 
+/// Largest factor of nvfp4: kernels multiply it by 2^22 and a scale.
+const LARGEST_FACTOR: f32 = 1e30;
+
 impl EncodedMatrix<'_> {
     /// Name of one of its tensors.
     pub(super) fn part(&self, name: &str) -> String {
@@ -121,6 +124,9 @@ impl EncodedMatrix<'_> {
             ScaleFactor::Over(name) => factor_of_divisor(self.scalar(name)?).0,
             ScaleFactor::OverConstant(divisor) => factor_of_divisor(divisor as f32).0,
         };
+        if factor.abs() > LARGEST_FACTOR {
+            return Err(invalid(format!("{}: the factor {factor:e} is too large for nvfp4", self.tensor)));
+        }
         let groups = self.encoding.groups_of(self.columns);
         let mut bytes = self.bytes(scales.tensor, rows.start * groups, rows.len() * groups)?;
         for byte in &mut bytes {
