@@ -18,7 +18,7 @@ mkdir -p "$out"
 measure() {
     name=$1
     shift
-    forge compile "$model" -o "$out/$name" --name "$name" --force --no-reference-logits "$@" 2> "$out/$name.log" ||
+    forge compile "$model" -o "$out/$name" --name "$name" --force --certify none "$@" 2> "$out/$name.log" ||
         { cat "$out/$name.log" >&2; exit 1; }
     program="cargo run --release --quiet --no-default-features --manifest-path $out/$name/Cargo.toml --"
     found=$($program perplexity "$text" --separator "* * *" --append-eos --json)

@@ -193,8 +193,15 @@ pub(crate) struct CompileArguments {
     /// Ignore this unknown config.json key (repeatable).
     #[arg(long, value_name = "KEY")]
     pub(crate) ignore_config_key: Vec<String>,
-    /// Skip the reference logits; `verify` cannot run.
-    #[arg(long)]
+    /// Reference logits for `verify`: quick, full or none.
+    ///
+    /// The reference computes them from the packed weights. full: up to 4 sequences that cover decode, small
+    /// batches and prefill, of 122 tokens, fewer for models of more than 500 M parameters. quick: 2 sequences of
+    /// 6 tokens altogether. none: `verify` cannot run.
+    #[arg(long, value_enum, value_name = "EFFORT", default_value_t = Certify::Full)]
+    pub(crate) certify: Certify,
+    /// As --certify none.
+    #[arg(long, hide = true, conflicts_with = "certify")]
     pub(crate) no_reference_logits: bool,
     /// List config keys and tensors that have no effect.
     #[arg(short, long)]
@@ -204,6 +211,17 @@ pub(crate) struct CompileArguments {
     /// For several models that share one build of the runtime. Without it, the crate is standalone.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub(crate) runtime: Option<PathBuf>,
+}
+
+/// Effort for reference logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Certify {
+    /// Two short sequences.
+    Quick,
+    /// Sequences that cover all kinds of passes.
+    Full,
+    /// No reference logits.
+    None,
 }
 
 /// A GPU backend.
@@ -216,6 +234,11 @@ pub(crate) enum Target {
 }
 
 impl CompileArguments {
+    /// Effort for reference logits.
+    pub(crate) fn certify(&self) -> Certify {
+        if self.no_reference_logits { Certify::None } else { self.certify }
+    }
+
     /// Whether the crate includes the CUDA backend.
     pub(crate) fn cuda(&self) -> bool {
         self.target.contains(&Target::Cuda)

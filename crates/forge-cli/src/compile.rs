@@ -4,7 +4,7 @@
 //! (only with `--calibrate`), pack, render, reference logits, report, write. Each stage consumes the previous one's result. The target directory is
 //! written only after all have succeeded.
 
-use crate::arguments::CompileArguments;
+use crate::arguments::{Certify, CompileArguments};
 use crate::auto;
 use crate::calibration::{self, Calibration};
 use crate::checkpoint::Directory;
@@ -147,8 +147,10 @@ pub(crate) fn compile(
     }
 
     // Certify: compute reference logits from the packed weights.
-    let golden =
-        if arguments.no_reference_logits { None } else { Some(write_reference_logits(&planned, &staging)?) };
+    let golden = match arguments.certify() {
+        Certify::None => None,
+        effort => Some(write_reference_logits(&planned, effort, &staging)?),
+    };
 
     // Report: the HTML page.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
@@ -286,7 +288,11 @@ fn print_errors(written: &Summary) {
 }
 
 /// Writes golden.json: reference logits of the packed weights. Returns the number of sequences and of tokens.
-fn write_reference_logits(planned: &PlannedModel, staging: &Staging) -> Result<(usize, usize), Error> {
+fn write_reference_logits(
+    planned: &PlannedModel,
+    effort: Certify,
+    staging: &Staging,
+) -> Result<(usize, usize), Error> {
     let PlannedModel { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Error::other(format!("golden.json: {fault}"));
@@ -294,8 +300,11 @@ fn write_reference_logits(planned: &PlannedModel, staging: &Staging) -> Result<(
     let packed =
         PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));
     let packed = packed.map_err(failed)?;
-    let sequences =
-        forge_reference::sequences(plan.model.vocabulary, plan.context, parameters(&opened.graph));
+    let (vocabulary, parameters) = (plan.model.vocabulary, parameters(&opened.graph));
+    let sequences = match effort {
+        Certify::Quick => forge_reference::quick_sequences(vocabulary, plan.context),
+        _ => forge_reference::sequences(vocabulary, plan.context, parameters),
+    };
     let rows: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
     let spinner = terminal::spinner(
         "Certifying",

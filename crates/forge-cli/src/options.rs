@@ -1,6 +1,6 @@
 //! Planner options from command-line arguments, and the command line that reproduces a crate.
 
-use crate::arguments::{CALIBRATE_TOKENS, CompileArguments};
+use crate::arguments::{CALIBRATE_TOKENS, Certify, CompileArguments};
 use crate::auto;
 use crate::checkpoint::Directory;
 use crate::error::Error;
@@ -181,7 +181,11 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         (arguments.report_slots != 1).then(|| format!("--report-slots {}", arguments.report_slots)),
         (!arguments.disable_fusion.is_empty())
             .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
-        arguments.no_reference_logits.then(|| "--no-reference-logits".to_owned()),
+        match arguments.certify() {
+            Certify::Full => None,
+            Certify::Quick => Some("--certify quick".to_owned()),
+            Certify::None => Some("--certify none".to_owned()),
+        },
     ];
     for option in options.into_iter().flatten() {
         text.push(' ');
@@ -211,7 +215,7 @@ mod tests {
         let more =
             ["--quant-override", "lm_head=q8_0", "--ignore-config-key", "new_key", "--calibrate", "my text"];
         let more = [&more[..], &["--calibrate-tokens", "99", "--name", "my model"]].concat();
-        let more = [&more[..], &["--tuned", "$HOME/my table.json", "--no-reference-logits"]].concat();
+        let more = [&more[..], &["--tuned", "$HOME/my table.json", "--certify", "quick"]].concat();
         let text = command_line(&parsed(&[&words[..], &more].concat()));
         assert_eq!(
             shlex::split(&text).unwrap(),
@@ -222,6 +226,17 @@ mod tests {
             command_line(&parsed(&["owner/Model-1.5B"])),
             "forge compile owner/Model-1.5B --quant keep"
         );
+    }
+
+    #[test]
+    fn recorded_command_names_the_effort_for_reference_logits() {
+        for (words, expected) in [
+            (&["model", "--no-reference-logits"][..], " --certify none"),
+            (&["model", "--certify", "none"], " --certify none"),
+            (&["model", "--certify", "full"], ""),
+        ] {
+            assert_eq!(command_line(&parsed(words)), format!("forge compile model --quant keep{expected}"));
+        }
     }
 
     #[test]

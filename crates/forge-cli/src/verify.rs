@@ -124,7 +124,7 @@ fn golden(directory: &Path) -> Result<Golden, Error> {
     let path = directory.join("golden.json");
     if !path.is_file() {
         return Err(Error::other(format!(
-            "{} not found: the crate was compiled with --no-reference-logits; compile it without",
+            "{} not found: the crate was compiled with --certify none; compile it without",
             path.display()
         )));
     }

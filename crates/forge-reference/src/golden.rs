@@ -61,6 +61,11 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
     chosen
 }
 
+/// The shortest test sequences, of decode and of a small batch: for a quick check, and for models of any size.
+pub fn quick_sequences(vocabulary: usize, context: usize) -> Vec<Sequence> {
+    sequences(vocabulary, context, u64::MAX)
+}
+
 /// Evaluates all sequences at once, each in its own slot, so that every weight is read once. `cache` is the
 /// KV cache format.
 ///
@@ -129,5 +134,21 @@ impl Random {
 
     fn below(&mut self, bound: usize) -> u32 {
         (self.next() % bound.max(1) as u64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_sequences_are_the_shortest_of_decode_and_a_small_batch() {
+        let chunks =
+            |sequences: &[Sequence]| sequences.iter().map(|it| it.chunks.clone()).collect::<Vec<_>>();
+        let quick = quick_sequences(300, 4096);
+        assert_eq!(chunks(&quick), [vec![1], vec![4, 1]]);
+        assert_eq!(chunks(&quick_sequences(300, 3)), [vec![1]], "a context of 3");
+        let full = sequences(300, 4096, 1_000_000);
+        assert_eq!(full.iter().map(|it| it.ids.len()).sum::<usize>(), 122);
     }
 }

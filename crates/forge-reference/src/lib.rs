@@ -23,7 +23,7 @@ mod rows;
 
 pub use crate::calibrate::calibrate;
 pub use crate::divergence::kl_divergence;
-pub use crate::golden::{Golden, Sequence, golden, sequences};
+pub use crate::golden::{Golden, Sequence, golden, quick_sequences, sequences};
 
 use crate::linear::Precision;
 use crate::rows::Row;

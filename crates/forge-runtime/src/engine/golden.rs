@@ -74,7 +74,7 @@ impl Golden {
     pub fn read(path: &Path) -> Result<Golden, Error> {
         let error_at = |what: String| Error::runtime(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
-            error_at(format!("cannot be read: {error}; a model compiled with --no-reference-logits has none"))
+            error_at(format!("cannot be read: {error}; a model compiled with --certify none has none"))
         })?;
         let golden: Golden = serde_json::from_str(&text)
             .map_err(|error| error_at(format!("not a valid golden.json: {error}")))?;
