@@ -1,8 +1,10 @@
 //! The driver: compiles a checkpoint into a crate.
 //!
 //! [`compile`] is the whole pipeline, in order: open, read, measure (only to choose formats), plan, calibrate
-//! (only with `--calibrate`), pack, render, reference logits, report, write. Each stage consumes the previous one's result. The target directory is
-//! written only after all have succeeded.
+//! (only with `--calibrate`), pack, render, reference logits, report, write. Each stage consumes the previous
+//! one's result. The target directory is written only after all have succeeded.
+//!
+//! Longer than 400 lines, because the pipeline is read from its begin to its end.
 
 use crate::arguments::{Certify, CompileArguments};
 use crate::auto;

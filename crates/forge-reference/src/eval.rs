@@ -1,4 +1,6 @@
 //! Evaluates prologue, layers and epilogue in order.
+//!
+//! Longer than 400 lines because one match evaluates every operation of the graph.
 
 use crate::attention::{Heads, apply_rope, attention, capped};
 use crate::experts::{Stacks, Vectors, experts, route};
