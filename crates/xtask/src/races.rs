@@ -11,6 +11,13 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) const TESTS: [&str; 8] =
     ["attention", "chain", "matmul", "mla", "model", "moe", "recurrent", "recurrent_state"];
 
+/// Checks of pointers and of integer arithmetic, which other builds of the kernels leave out.
+const CHECKS: [&str; 3] = [
+    "profile.dev.package.forge-device.opt-level=1",
+    "profile.dev.package.forge-device.debug-assertions=true",
+    "profile.dev.package.forge-device.overflow-checks=true",
+];
+
 /// Builds and runs the tests.
 pub(crate) fn races() -> Result<(), String> {
     let mut command = Command::new(env!("CARGO"));
@@ -26,7 +33,8 @@ pub(crate) fn races() -> Result<(), String> {
             "forge-runtime",
         ])
         .args(["--no-default-features", "--features", "cpu-kernels", "--no-fail-fast", "--lib"])
-        .args(TESTS.iter().flat_map(|test| ["--test", test]));
+        .args(TESTS.iter().flat_map(|test| ["--test", test]))
+        .args(CHECKS.iter().flat_map(|check| ["--config", check]));
     // Sanitizers are unstable, so a stable compiler needs RUSTC_BOOTSTRAP.
     command.env("RUSTC_BOOTSTRAP", "1");
     command.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
