@@ -143,21 +143,21 @@ impl Isa {
     /// Otherwise it is compiled without the vector instructions, which is correct but far slower.
     pub(crate) fn run<T: Task>(self, task: T) {
         match self {
-            Isa::Portable => task.run::<Portable>(),
+            Isa::Portable => task.run_portable(),
             // SAFETY: an `Isa` is only constructed after `available` has detected its features.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2(task) },
+            Isa::Avx2 => unsafe { task.run_avx2() },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => unsafe { avx512(task) },
+            Isa::Avx512 | Isa::Amx => unsafe { task.run_avx512() },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => task.run::<crate::cpu::simd::neon::Neon<false, false>>(),
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Isa::Dot => unsafe { dot(task) },
+            Isa::Dot => unsafe { task.run_dot() },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Isa::I8mm => unsafe { i8mm(task) },
+            Isa::I8mm => unsafe { task.run_i8mm() },
         }
     }
 }
@@ -169,35 +169,59 @@ impl Isa {
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn run_with_tiles<T: Task>(task: T) {
     // SAFETY: machines with AMX have AVX-512.
-    unsafe { avx512(task) }
+    unsafe { task.run_avx512() }
 }
 
 /// A computation that is generic over the instruction set.
-pub(crate) trait Task {
+///
+/// Its versions for each instruction set are methods, so that they are compiled with the module of the type, and
+/// modules in parallel. As functions of this module, all kernels would be one unit of compilation.
+pub(crate) trait Task: Sized {
     /// Runs it. Implementations must be `inline(always)`.
     fn run<S: Simd>(self);
-}
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<T: Task>(task: T) {
-    task.run::<crate::cpu::simd::avx2::Avx2>();
-}
+    /// Runs it on a machine with these features.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn run_avx2(self) {
+        self.run::<crate::cpu::simd::avx2::Avx2>();
+    }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn avx512<T: Task>(task: T) {
-    task.run::<crate::cpu::simd::avx512::Avx512>();
-}
+    /// Runs it on a machine with these features.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn run_avx512(self) {
+        self.run::<crate::cpu::simd::avx512::Avx512>();
+    }
 
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "dotprod")]
-unsafe fn dot<T: Task>(task: T) {
-    task.run::<crate::cpu::simd::neon::Neon<true, false>>();
-}
+    /// Runs it on a machine with these features.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "dotprod")]
+    unsafe fn run_dot(self) {
+        self.run::<crate::cpu::simd::neon::Neon<true, false>>();
+    }
 
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "dotprod,i8mm")]
-unsafe fn i8mm<T: Task>(task: T) {
-    task.run::<crate::cpu::simd::neon::Neon<true, true>>();
+    /// Runs it on a machine with these features.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "dotprod,i8mm")]
+    unsafe fn run_i8mm(self) {
+        self.run::<crate::cpu::simd::neon::Neon<true, true>>();
+    }
+
+    /// Runs it on any machine.
+    fn run_portable(self) {
+        self.run::<Portable>();
+    }
 }
