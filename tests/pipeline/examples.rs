@@ -1,5 +1,5 @@
-//! The examples, with the commands that users type. Each builds its own copy of the runtime, so the profile is changed to
-//! one that is built in half the time.
+//! The examples, with the commands that users type. Each builds its own copy of the runtime, so it is compiled with
+//! less optimization.
 
 use std::process::{Command, Output};
 use tests::{forge, root, run, scratch};

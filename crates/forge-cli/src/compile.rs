@@ -4,7 +4,7 @@
 //! (only with `--calibrate`), pack, render, reference logits, report, write. Each stage consumes the previous
 //! one's result. The target directory is written only after all have succeeded.
 //!
-//! Longer than 400 lines, because the pipeline is read from its begin to its end.
+//! Longer than 400 lines, because it reads as one pipeline from start to end.
 
 use crate::arguments::{Certify, CompileArguments};
 use crate::auto;

@@ -1,5 +1,5 @@
 // Scales of the first and second 16 columns of a q2_k packet, then their offsets; packets are counted through
-// superblocks of 8. A superblock has 5 words: the halves d and dmin, and two bytes for each packet, of which the low
+// superblocks of 8. A superblock has 5 words: d and dmin in f16, and two bytes for each packet, of which the low
 // nibble is s and the high one m. A weight is the quantized value times d * s, minus dmin * m.
 //
 // Nibbles are set as the low bits of the half 1024.0. The products are exact in f32.

@@ -184,8 +184,8 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (halves, bytes) = self.parts(block);
-            S::mul(S::splat_f16(&halves[0]), S::splat(f32::from(*bytes)))
+            let ([d, _], bytes) = self.parts(block);
+            S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes)))
         }
     }
 
@@ -193,8 +193,8 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     unsafe fn offset<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (halves, bytes) = self.parts(block);
-            S::mul(S::splat_f16(&halves[1]), S::splat(f32::from(*bytes.add(1))))
+            let ([_, min], bytes) = self.parts(block);
+            S::mul(S::splat_f16(&min), S::splat(f32::from(*bytes.add(1))))
         }
     }
 
@@ -227,7 +227,7 @@ impl<const BITS: usize> SignedKQuant<BITS> {
 }
 
 impl<const BITS: usize> Matrix for SignedKQuant<BITS> {
-    const SCALING: Scaling = Scaling::Halves;
+    const SCALING: Scaling = Scaling::HalfBlockScale;
     const WHOLE: usize = BLOCKS;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
@@ -289,7 +289,7 @@ impl Q2K {
 }
 
 impl Matrix for Q2K {
-    const SCALING: Scaling = Scaling::HalfOffsets;
+    const SCALING: Scaling = Scaling::HalfBlockOffset;
     const WHOLE: usize = BLOCKS;
     const SCALES_AT_ONCE: usize = BLOCKS;
 
@@ -319,8 +319,8 @@ impl Matrix for Q2K {
     unsafe fn scale<S: Simd>(self, block: usize, half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (halves, bytes) = self.parts(block);
-            S::mul(S::splat_f16(&halves[0]), S::splat(f32::from(*bytes.add(half) & 15)))
+            let ([d, _], bytes) = self.parts(block);
+            S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes.add(half) & 15)))
         }
     }
 
@@ -328,8 +328,8 @@ impl Matrix for Q2K {
     unsafe fn offset<S: Simd>(self, block: usize, half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (halves, bytes) = self.parts(block);
-            S::mul(S::splat_f16(&halves[1]), S::splat(f32::from(*bytes.add(half) >> 4)))
+            let ([_, min], bytes) = self.parts(block);
+            S::mul(S::splat_f16(&min), S::splat(f32::from(*bytes.add(half) >> 4)))
         }
     }
 

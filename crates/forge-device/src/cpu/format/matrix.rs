@@ -22,9 +22,9 @@ pub(crate) enum Scaling {
     /// Multiply by the group's scale and add its offset.
     Offset,
     /// Each half of a block has its own scale. A group is one block.
-    Halves,
+    HalfBlockScale,
     /// Each half of a block has its own scale and offset. A group is one block.
-    HalfOffsets,
+    HalfBlockOffset,
 }
 
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
@@ -208,9 +208,11 @@ pub(crate) trait Matrix: Copy {
             let v = self.vector::<S>(block, part);
             match Self::SCALING {
                 Scaling::Done => v,
-                Scaling::Scale | Scaling::Halves => S::mul(v, self.scale::<S>(block, of_half::<S>(part))),
+                Scaling::Scale | Scaling::HalfBlockScale => {
+                    S::mul(v, self.scale::<S>(block, of_half::<S>(part)))
+                }
                 Scaling::Offset => S::fma(v, self.scale::<S>(block, 0), self.offset::<S>(block, 0)),
-                Scaling::HalfOffsets => {
+                Scaling::HalfBlockOffset => {
                     let half = of_half::<S>(part);
                     S::fma(v, self.scale::<S>(block, half), self.offset::<S>(block, half))
                 }

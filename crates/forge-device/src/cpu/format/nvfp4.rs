@@ -37,7 +37,7 @@ impl Nvfp4 {
 }
 
 impl Matrix for Nvfp4 {
-    const SCALING: Scaling = Scaling::Halves;
+    const SCALING: Scaling = Scaling::HalfBlockScale;
     const WHOLE: usize = BLOCKS;
 
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {

@@ -236,7 +236,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_floats8(from: *const u8) -> __m256 {
         unsafe {
-            // As halves, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
+            // As f16, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
             // lower one is cleared.
             let bytes = _mm_cvtepi8_epi16(_mm_loadl_epi64(from.cast()));
             _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16::<7>(bytes), _mm_set1_epi16(!0x4000)))

@@ -247,11 +247,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_floats8(from: *const u8) -> __m512 {
         unsafe {
-            // As halves, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
+            // As f16, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
             // lower one is cleared.
             let bytes = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
-            let halves = _mm256_and_si256(_mm256_slli_epi16::<7>(bytes), _mm256_set1_epi16(!0x4000));
-            _mm512_cvtph_ps(halves)
+            let f16s = _mm256_and_si256(_mm256_slli_epi16::<7>(bytes), _mm256_set1_epi16(!0x4000));
+            _mm512_cvtph_ps(f16s)
         }
     }
 

@@ -279,11 +279,11 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     #[inline(always)]
     unsafe fn load_floats8(from: *const u8) -> Pair {
         unsafe {
-            // As halves, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
+            // As f16, whose exponent bias is larger by 8. The sign is extended to two bits, of which the
             // lower one is cleared.
             let bytes = vreinterpretq_u16_s16(vmovl_s8(vld1_s8(from.cast())));
-            let halves = vandq_u16(vshlq_n_u16::<7>(bytes), vdupq_n_u16(!0x4000));
-            (widen(vget_low_u16(halves)), widen(vget_high_u16(halves)))
+            let f16s = vandq_u16(vshlq_n_u16::<7>(bytes), vdupq_n_u16(!0x4000));
+            (widen(vget_low_u16(f16s)), widen(vget_high_u16(f16s)))
         }
     }
 

@@ -86,8 +86,8 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
                             let mut weight = matrix.vector::<S>(first[w] + block, part);
                             let scale = |at: usize| S::splat(scales[w][at + 2 * i + of_half::<S>(part)]);
                             match M::SCALING {
-                                Scaling::Halves => weight = S::mul(weight, scale(0)),
-                                Scaling::HalfOffsets => weight = S::fma(weight, scale(0), scale(AT_ONCE)),
+                                Scaling::HalfBlockScale => weight = S::mul(weight, scale(0)),
+                                Scaling::HalfBlockOffset => weight = S::fma(weight, scale(0), scale(AT_ONCE)),
                                 _ => {}
                             }
                             let x = S::load(x.add(block * BLOCK + part * S::LANES));
@@ -95,7 +95,7 @@ pub(crate) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
                         }
                     }
                     sums[w] = match M::SCALING {
-                        Scaling::Done | Scaling::Halves | Scaling::HalfOffsets => of_group,
+                        Scaling::Done | Scaling::HalfBlockScale | Scaling::HalfBlockOffset => of_group,
                         Scaling::Scale => S::fma(of_group, S::splat(scales[w][i]), sums[w]),
                         Scaling::Offset => {
                             let sum = S::fma(of_x, S::splat(scales[w][2 * i + 1]), sums[w]);
