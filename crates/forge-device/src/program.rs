@@ -7,8 +7,8 @@ use crate::tuning_space::TuningSpace;
 /// A compiled model: its kernels, its constants and its files.
 #[derive(Clone, Copy)]
 pub struct CompiledModel {
-    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless
-    /// [`crate::load::LoadOptions::directory`] is set.
+    /// The directory of `weights.safetensors`, `tokenizer.json` and `golden.json`, unless the program is
+    /// started with another one.
     pub directory: &'static str,
     /// The source of the Metal kernels.
     pub metal: &'static str,
