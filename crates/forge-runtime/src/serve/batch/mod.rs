@@ -1,6 +1,7 @@
 //! Continuous batching: request queue, scheduler and slots.
 
 pub(crate) mod job;
+pub(crate) mod prefill_budget;
 pub(crate) mod queue;
 pub(crate) mod scheduled_batch;
 pub(crate) mod scheduler;

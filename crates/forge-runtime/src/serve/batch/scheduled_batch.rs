@@ -7,25 +7,27 @@ use forge_device::model::ModelInfo;
 use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::VecDeque;
 
-/// Maximum prefill rows in a pass that also decodes.
-const MIXED_PREFILL_BUDGET: usize = 64;
-
 /// A pass to be submitted.
 pub(crate) struct ScheduledBatch {
     pub(crate) rows: Vec<Row>,
     pub(crate) wanted: Vec<u32>,
+    /// How many of the rows are decoded; the others are of prompts.
+    pub(crate) decoded: usize,
     /// Sampling parameters of each output row; `None` if some sequence needs logits.
     draws: Option<Vec<DeviceSampling>>,
 }
 
 impl ScheduledBatch {
-    /// Composes a pass: one row for every running sequence, and portions of prompts.
+    /// Composes a pass: one row for every running sequence, and portions of prompts, of at most `mixed_prefill` rows if
+    /// sequences are running.
     pub(crate) fn compose(
         slots: &[Slot<RunningRequest>],
         prefilling: &VecDeque<usize>,
+        mixed_prefill: usize,
         info: &ModelInfo,
     ) -> ScheduledBatch {
-        let mut pass = ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
+        let mut pass =
+            ScheduledBatch { rows: Vec::new(), wanted: Vec::new(), decoded: 0, draws: Some(Vec::new()) };
         for (index, slot) in slots.iter().enumerate() {
             let Some((running, id)) =
                 slot.request.as_ref().and_then(|running| Some((running, running.next?)))
@@ -35,10 +37,11 @@ impl ScheduledBatch {
             pass.request_output(running);
             pass.rows.push(Row { id, slot: index as u32, position: slot.tokens.len() as u32 });
         }
+        pass.decoded = pass.rows.len();
         let most = info.prefill_chunk as usize;
-        let mut budget = most - pass.rows.len().min(most);
-        if !pass.rows.is_empty() {
-            budget = budget.min(MIXED_PREFILL_BUDGET);
+        let mut budget = most - pass.decoded.min(most);
+        if pass.decoded > 0 {
+            budget = budget.min(mixed_prefill);
         }
         for &index in prefilling {
             let Some(running) = slots[index].request.as_ref().filter(|running| !running.waits_for_prefix)

@@ -9,14 +9,15 @@
 //! is generating. If several requests with the same prefix arrive together, the first one is prefilled and
 //! the others wait for it.
 //!
-//! Prefill must not stall running sequences: a pass that decodes has a small prefill budget.
+//! Prefill must not stall running sequences: a pass that decodes has a [`PrefillBudget`].
 //!
 //! A sequence without company is decoded like that of the command line: the device runs ahead of the host, until
 //! the sequence ends or another request arrives. Its tokens are the same either way.
 
-use crate::engine::{Engine, Output, Row};
+use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::load::finish_background_work;
 use crate::serve::batch::job::{NextToken, Progress, QueuedRequest, RequestEvent, RunningRequest};
+use crate::serve::batch::prefill_budget::{self, PrefillBudget};
 use crate::serve::batch::scheduled_batch::ScheduledBatch;
 use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
 use crate::serve::http::metrics::Metrics;
@@ -24,7 +25,7 @@ use forge_device::device::{Device, RESIDENCY_INTERVAL, RunAhead};
 use forge_device::error::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
@@ -36,6 +37,7 @@ pub(crate) struct Scheduler<D> {
     slots: Vec<Slot<RunningRequest>>,
     /// Slots in prefill, in order of arrival.
     prefilling: VecDeque<usize>,
+    prefill_budget: PrefillBudget,
     clock: u64,
     metrics: Arc<Metrics>,
 }
@@ -55,6 +57,7 @@ impl<D: Device> Scheduler<D> {
             waiting: VecDeque::new(),
             slots,
             prefilling: VecDeque::new(),
+            prefill_budget: PrefillBudget::default(),
             clock: 0,
             metrics,
         }
@@ -70,6 +73,7 @@ impl<D: Device> Scheduler<D> {
             self.engine.run_tokens(0, &vec![id; rows.min(context)], Output::Greedy)?;
         }
         self.engine.truncate(0, 0);
+        self.prefill_budget = self.measure_prefill(id)?;
         let device = self.engine.device();
         if let Some(disk) = device.measure_disk_bandwidth().map_err(Error::from)?
             && let Some(before) = device.expert_cache_stats()
@@ -77,6 +81,38 @@ impl<D: Device> Scheduler<D> {
             self.metrics.enable_expert_cache(disk, before);
         }
         Ok(())
+    }
+
+    /// Measures how long a pass of one decoded row takes, and with prompt rows of another slot.
+    fn measure_prefill(&mut self, id: u32) -> Result<PrefillBudget, Error> {
+        let (gap, mut with_rows) = (self.time_of_mixed_pass(0, id)?, Vec::new());
+        if self.slots.len() > 1 {
+            let most = self.engine.info().prefill_chunk.min(self.engine.context()) as usize;
+            let sizes = std::iter::successors(Some(prefill_budget::MIN_ROWS), |rows| Some(rows * 2));
+            for rows in sizes.take_while(|rows| *rows < most) {
+                let time = self.time_of_mixed_pass(rows, id)?;
+                with_rows.push((rows, time));
+                if PrefillBudget::is_exceeded(gap, time) {
+                    break;
+                }
+            }
+        }
+        Ok(PrefillBudget::new(gap, &with_rows))
+    }
+
+    /// The time of the second of two equal passes: one row of slot 0, and `prompt` rows of slot 1.
+    fn time_of_mixed_pass(&mut self, prompt: usize, id: u32) -> Result<Duration, Error> {
+        let of_prompt = (0..prompt as u32).map(|position| Row { id, slot: 1, position });
+        let rows: Vec<Row> = std::iter::once(Row { id, slot: 0, position: 0 }).chain(of_prompt).collect();
+        let mut time = Duration::ZERO;
+        for _ in 0..2 {
+            let start = Instant::now();
+            self.engine.run_batch(&rows, &[0], OutputKind::Greedy)?;
+            time = start.elapsed();
+            self.engine.truncate(0, 0);
+            self.engine.truncate(1, 0);
+        }
+        Ok(time)
     }
 
     /// Runs until all senders of the queue are dropped and all requests are done.
@@ -190,10 +226,15 @@ impl<D: Device> Scheduler<D> {
     /// Runs one pass.
     fn step(&mut self) {
         self.share_prefixes();
-        let pass = ScheduledBatch::compose(&self.slots, &self.prefilling, self.engine.info());
+        let mixed_prefill = self.prefill_budget.rows();
+        let pass = ScheduledBatch::compose(&self.slots, &self.prefilling, mixed_prefill, self.engine.info());
         let start = Instant::now();
         let output = self.engine.run_batch(&pass.rows, &pass.wanted, pass.output_kind());
-        self.metrics.forward_time.add(start.elapsed());
+        let time = start.elapsed();
+        self.metrics.forward_time.add(time);
+        if pass.decoded > 0 {
+            self.prefill_budget.record(pass.rows.len() - pass.decoded, time);
+        }
         self.metrics.passes.add(1);
         self.metrics.batch_tokens.add(pass.rows.len());
         if let Some(counts) = self.engine.device().expert_cache_stats() {
@@ -260,7 +301,7 @@ impl<D: Device> Scheduler<D> {
 
     /// The loop of [`Scheduler::decode_alone`]. The outer error is of the device, the inner one of the sequence.
     fn decode_ahead(&mut self, index: usize, run_ahead: RunAhead) -> Result<Result<Progress, Error>, Error> {
-        let Scheduler { engine, queue, slots, metrics, .. } = self;
+        let Scheduler { engine, queue, slots, metrics, prefill_budget, .. } = self;
         let context = engine.context() as usize;
         let mut outcome = Ok(Progress::Continues);
         let Slot { tokens, request: Some(running), .. } = &mut slots[index] else { return Ok(outcome) };
@@ -270,6 +311,7 @@ impl<D: Device> Scheduler<D> {
         if let Some(draw) = draw {
             decoder = decoder.with_sampling(draw);
         }
+        let mut of_pass = (Instant::now(), 0);
         while outcome == Ok(Progress::Continues) && !running.is_cancelled() {
             // Another request waits for the tokens that the device is already computing, but for no more.
             let most = if queue.is_empty() { usize::MAX } else { decoder.pending() };
@@ -277,6 +319,12 @@ impl<D: Device> Scheduler<D> {
             let start = Instant::now();
             let next = decoder.next(running.request.generation.remaining().min(most))?;
             metrics.forward_time.add(start.elapsed());
+            // The tokens of a pass arrive together.
+            of_pass.1 += 1;
+            if of_pass.1 == run_ahead.tokens_per_pass {
+                prefill_budget.record(0, of_pass.0.elapsed() / of_pass.1);
+                of_pass = (Instant::now(), 0);
+            }
             metrics.passes.add(1);
             metrics.batch_tokens.add(1);
             tokens.push(id);
