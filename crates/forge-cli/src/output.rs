@@ -36,8 +36,7 @@ pub(crate) fn clean_up_when_interrupted() {
         for directory in staged.iter() {
             let _ = fs::remove_dir_all(directory);
         }
-        terminal::interrupted(if staged.is_empty() { "" } else { "; nothing was written" });
-        std::process::exit(130);
+        terminal::exit_interrupted(if staged.is_empty() { "" } else { "; nothing was written" });
     };
     // Without a handler, an interrupted compilation leaves its hidden staging directory behind.
     let _ = ctrlc::set_handler(handler);

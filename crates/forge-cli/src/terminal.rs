@@ -49,11 +49,14 @@ pub(crate) fn error(message: &str) {
     let _ = writeln!(anstream::stderr(), "{FAULT}error{FAULT:#}: {message}");
 }
 
-/// Prints the last line of a command ended by a signal.
-pub(crate) fn interrupted(more: &str) {
+/// Prints the last line of a command ended by a signal, and exits.
+pub(crate) fn exit_interrupted(more: &str) -> ! {
     // Clear a progress bar or spinner on this line.
     let start = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
-    let _ = writeln!(anstream::stderr(), "{start}interrupted{more}");
+    // Locked until the process has ended, so that other threads print nothing after it.
+    let mut stderr = anstream::stderr().lock();
+    let _ = writeln!(stderr, "{start}interrupted{more}");
+    std::process::exit(130)
 }
 
 /// A fault as a line of a report.
