@@ -68,10 +68,10 @@ fn arena_buffers_are_not_overwritten_while_in_use() {
             for load in [
                 Workload::decode(1),
                 Workload { splits: 2, drawn: true, ..Workload::decode(70) },
-                Workload { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
-                Workload { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
-                Workload { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
-                Workload { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
+                Workload { rows: 5, sequences: 1, wanted: 3, length: 9, splits: 1, drawn: true },
+                Workload { rows: 3, sequences: 1, wanted: 1, length: 70, splits: 2, drawn: false },
+                Workload { rows: 40, sequences: 1, wanted: 3, length: 64, splits: 1, drawn: false },
+                Workload { rows: 64, sequences: 1, wanted: 3, length: 100, splits: 1, drawn: false },
             ] {
                 errors.extend(overwritten_buffers(&plan, load));
             }

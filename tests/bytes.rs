@@ -4,7 +4,7 @@
 use forge_ir::{Graph, Record};
 use forge_kernels::spec::MOST_EXPERTS;
 use forge_kernels::{Buffer, Instance, Spec};
-use forge_ops::{ExpertsGroup, ExpertsTiles, Format};
+use forge_ops::{ExpertsGroup, ExpertsTiles, Format, Route};
 use forge_planner::{
     BatchColumn, Field, FieldKind, Fusion, Operand, Options, Plan, Quant, Section, Step, Workload, plan,
     step_cost,
@@ -47,6 +47,9 @@ fn run(
             let bytes = match &instance.spec {
                 Spec::ExpertsInner(inner) if buffer.name == "routes" && !buffer.written => {
                     read_words(routes(rows, inner.op.experts, inner.op.chosen, inner.op.shared))
+                }
+                Spec::ExpertsInner(inner) if buffer.name == "logits" => {
+                    read_words(inner.op.route.as_ref().map_or(Vec::new(), |route| logits(rows, route)))
                 }
                 Spec::ExpertsSum(sum) if buffer.name == "routes" => {
                     read_words(routes(rows, sum.op.experts, sum.op.chosen, sum.op.shared))
@@ -92,6 +95,18 @@ fn routes(rows: usize, experts: usize, chosen: usize, shared: usize) -> Vec<u32>
         own.chain(others..experts).map(|expert| expert as u32).chain(vec![0; chosen])
     };
     (0..rows).flat_map(row).collect()
+}
+
+/// Router logits with which rows select these experts.
+fn logits(rows: usize, route: &Route) -> Vec<u32> {
+    let own = routes(rows, route.experts, route.chosen, 0);
+    let mut logits = vec![0.0_f32; rows * route.logits()];
+    for (row, own) in own.chunks(2 * route.chosen).enumerate() {
+        for expert in &own[..route.chosen] {
+            logits[row * route.logits() + *expert as usize] = 1.0;
+        }
+    }
+    logits.into_iter().map(f32::to_bits).collect()
 }
 
 fn read_words(read_words: Vec<u32>) -> Vec<u8> {
@@ -144,6 +159,7 @@ fn content(
         let plane = format.planes().iter().position(|plane| buffer.name.ends_with(plane.name));
         rows * format.plane_bytes(columns)[plane.expect("a kernel has its format's planes")]
     };
+    let sequences = load.sequences as usize;
     match operand {
         Operand::Field(field) => match section.fields[field].kind {
             FieldKind::Vector { width } => vec![0; width * 4],
@@ -158,18 +174,22 @@ fn content(
         }
         Operand::Keys | Operand::Values | Operand::Latents => {
             let state = section.state.expect("it has a cache");
-            vec![0; state.heads * state.capacity(plan.context) * plan.head_bytes(state.width)]
+            vec![0; sequences * state.heads * state.capacity(plan.context) * plan.head_bytes(state.width)]
         }
         Operand::RecurrentState(recurrent_state) => {
-            vec![0; section.recurrent_states[recurrent_state].elements() * 4]
+            vec![0; sequences * section.recurrent_states[recurrent_state].elements() * 4]
         }
         Operand::ExpertSlots => read_words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
-            let first = (load.length - load.rows) as u32;
+            let last = load.length as u32 - 1;
+            let (slots, positions) = match load.sequences {
+                1 => (vec![0; rows], (last + 1 - load.rows as u32..=last).collect()),
+                _ => ((0..rows as u32).collect(), vec![last; rows]),
+            };
             read_words(match column {
                 BatchColumn::Ids => (0..rows as u32).collect(),
-                BatchColumn::Slots => vec![0; rows],
-                BatchColumn::Positions => (first..load.length as u32).collect(),
+                BatchColumn::Slots => slots,
+                BatchColumn::Positions => positions,
                 BatchColumn::Wanted => (0..rows as u32).collect(),
                 BatchColumn::Draws => [1.0_f32.to_bits(), 3, 1 << 31, 0, 7, 0, 0, 0].repeat(rows),
                 BatchColumn::Next => vec![0; rows],
@@ -238,9 +258,18 @@ fn check_all(disabled: &[Fusion]) {
                 Workload::decode(1),
                 Workload::decode(70),
                 Workload { splits: 2, drawn: true, ..Workload::decode(70) },
-                Workload { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
-                Workload { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
-                Workload { rows: plan.chunk as u64, wanted: 1, length: 64, splits: 1, drawn: false },
+                Workload::decode_batch(3, 70),
+                Workload { splits: 2, ..Workload::decode_batch(8, 70) },
+                Workload { rows: 5, sequences: 1, wanted: 3, length: 9, splits: 1, drawn: true },
+                Workload { rows: 3, sequences: 1, wanted: 1, length: 70, splits: 2, drawn: false },
+                Workload {
+                    rows: plan.chunk as u64,
+                    sequences: 1,
+                    wanted: 1,
+                    length: 64,
+                    splits: 1,
+                    drawn: false,
+                },
             ];
             for load in loads {
                 checked += check(&plan, &program, load, &mut differing);

@@ -27,7 +27,7 @@ fn kernel_cost_tables_match_the_planned_costs() {
         // A convolution with fewer rows than taps stores fewer rows.
         let loads = [(1, 20), (1, 70), (4, 30), (16, 90), (17, 40), (chunk as u64, 100)];
         for (rows, length) in loads {
-            let load = Workload { rows, wanted: 1, length, splits: 1, drawn: false };
+            let load = Workload { rows, sequences: 1, wanted: 1, length, splits: 1, drawn: false };
             for (section, step) in plan.steps_of(load) {
                 let instance = plan.instance(section, step, load).expect("it runs");
                 let kernel = plan.kernels.iter().position(|kernel| kernel.name == instance.name);

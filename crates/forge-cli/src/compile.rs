@@ -117,6 +117,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
+        chip: planned.chip(),
         has_chat_template: text_files::has_chat_template(&planned),
         cuda: arguments.cuda(),
         tunable: arguments.with_tuning,

@@ -2,7 +2,7 @@
 
 use crate::{candidates, kernels, model, names, runtime_files};
 use forge_kernels::ptx;
-use forge_planner::Plan;
+use forge_planner::{Chip, Plan};
 use minijinja::{Environment, UndefinedBehavior, Value};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ pub struct CrateOptions {
     pub name: String,
     /// Number of parameters of the model.
     pub parameters: u64,
+    /// The GPU that the predicted speed is for.
+    pub chip: &'static Chip,
     /// Whether the checkpoint has a chat template.
     pub has_chat_template: bool,
     /// Whether the crate supports CUDA. The caller then adds the PTX of `src/kernels.metal` for each of

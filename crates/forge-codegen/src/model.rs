@@ -12,8 +12,8 @@ use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, MlaAttention};
 use forge_planner::{
-    Application, DECODE_ROWS, INDEPENDENT_ROWS, MAX_KV_SPLITS, Plan, RowsOf, SMALL_BATCH_MAX,
-    SPLIT_POSITIONS, Section, Workload, pass_cost,
+    Application, DECODE_ROWS, Forecast, INDEPENDENT_ROWS, MAX_KV_SPLITS, Plan, Prediction, RowsOf,
+    SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -42,6 +42,7 @@ pub(crate) struct Context {
     arena: ArenaText,
     decode: PassText,
     prefill: PassText,
+    predicted: PredictedText,
     /// Extra dispatches beyond the minimum, with the reason for each.
     extra_dispatches: Vec<(String, String)>,
     formats: String,
@@ -103,6 +104,14 @@ struct PassText {
     barriers: usize,
     bytes_text: String,
     cost: String,
+}
+
+/// Predicted decode speed.
+#[derive(Serialize)]
+struct PredictedText {
+    chip: &'static str,
+    context: String,
+    speeds: String,
 }
 
 #[derive(Serialize)]
@@ -182,6 +191,7 @@ impl Context {
             },
             decode: pass_text(plan, Workload::decode(1)),
             prefill: pass_text(plan, Workload::prefill(plan.chunk as u64)),
+            predicted: predicted_text(&Forecast::of(plan, options.chip)),
             extra_dispatches: plan.extra_dispatches(),
             formats: formats(plan),
             memory: MemoryText {
@@ -370,6 +380,18 @@ fn pass_text(plan: &Plan, load: Workload) -> PassText {
         barriers: counts.barriers,
         bytes_text: size(cost.weights_read),
         cost: cost_text,
+    }
+}
+
+fn predicted_text(forecast: &Forecast) -> PredictedText {
+    let tokens = forecast.typical().into_iter().chain(&forecast.decode_batches);
+    let speed = |tokens: &Prediction| {
+        format!("({}, {:.1})", tokens.load.sequences, tokens.load.rows as f64 / tokens.time.seconds())
+    };
+    PredictedText {
+        chip: forecast.chip.name,
+        context: names::number(forecast.typical().map_or(0, |token| token.load.length)),
+        speeds: format!("[{}]", tokens.map(speed).collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -128,7 +128,8 @@ fn totals_are_the_sums_of_their_steps() {
     let loads = [
         Workload::decode(1),
         Workload::decode(1024),
-        Workload { rows: 5, wanted: 3, length: 70, splits: 1, drawn: false },
+        Workload::decode_batch(8, 1024),
+        Workload { rows: 5, sequences: 1, wanted: 3, length: 70, splits: 1, drawn: false },
     ];
     for load in
         loads.into_iter().chain([Workload::prefill(256), Workload { wanted: 0, ..Workload::prefill(100) }])
@@ -156,7 +157,7 @@ fn prefill_is_the_sum_of_its_passes_with_one_head() {
     let plan = planned(&ONE, Format::Q4_0);
     let prompt = predict_prompt(&plan, chip("m4-max"), 600);
     let pass = |rows, wanted, length| {
-        let load = Workload { rows, wanted, length, splits: 1, drawn: false };
+        let load = Workload { rows, sequences: 1, wanted, length, splits: 1, drawn: false };
         let pass = predict(&plan, chip("m4-max"), load);
         (pass.dispatches, pass.cost.operations)
     };
@@ -170,6 +171,22 @@ fn prefill_is_the_sum_of_its_passes_with_one_head() {
     assert!(rest < prompt.cost.operations / 200, "norms and RoPE: {rest}");
 }
 
+/// Weights are read once for all sequences, and each sequence has its own cache.
+#[test]
+fn sequences_share_weights() {
+    let plan = planned(&ONE, Format::Q4_0);
+    let pass = |sequences| predict(&plan, chip("h200"), Workload::decode_batch(sequences, 1024));
+    let one = pass(1);
+    for sequences in [2, 4, 8, 16, 64] {
+        let several = pass(sequences);
+        // The embeddings of other tokens.
+        let embeddings = (sequences - 1) * 2048 / 32 * 18;
+        assert_eq!(several.cost.weights_read, one.cost.weights_read + embeddings, "{sequences}");
+        assert_eq!(several.cost.cache_read, sequences * one.cost.cache_read, "{sequences}");
+        assert!(several.time.seconds() < sequences as f64 * one.time.seconds(), "{sequences}");
+    }
+}
+
 #[test]
 fn predictions_cover_the_context() {
     let plan = planned(&ONE, Format::Q4_0);
@@ -181,6 +198,8 @@ fn predictions_cover_the_context() {
     let json = forecast.to_json();
     assert!(json["note"].as_str().is_some_and(|note| note.contains("predicted")));
     assert_eq!(json["decode"][1]["load"]["length"], 1024);
+    assert_eq!(json["decode_batches"][0]["load"]["sequences"], 2);
+    assert!(text.contains("8 tokens at 1024"), "{text}");
     assert!(json["prefill"][0]["tokens_per_second"].as_f64().is_some_and(|speed| speed > 100.0));
     let table = chip_table(&plan);
     assert!(Chip::ALL.iter().all(|chip| table.lines().any(|line| line.starts_with(chip.name))), "{table}");

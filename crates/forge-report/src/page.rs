@@ -260,8 +260,9 @@ fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
 
 fn heads(forecast: &Forecast) -> Vec<String> {
     let tokens = forecast.decode.iter().map(|token| format!("decode at {}", grouped(token.load.length)));
+    let batches = forecast.decode_batches.iter().map(|tokens| format!("{} sequences", tokens.load.sequences));
     let prompts = forecast.prefill.iter().map(|prompt| format!("prefill {}", grouped(prompt.load.rows)));
-    tokens.chain(prompts).collect()
+    tokens.chain(batches).chain(prompts).collect()
 }
 
 fn speed_text(forecast: &Forecast) -> SpeedText {
@@ -271,7 +272,7 @@ fn speed_text(forecast: &Forecast) -> SpeedText {
     };
     SpeedText {
         chip: Chip::from_name(forecast.chip.name).map_or("", |chip| chip.name),
-        cells: forecast.decode.iter().chain(&forecast.prefill).map(cell).collect(),
+        cells: forecast.all().map(cell).collect(),
         limit: forecast.typical().map_or("", |token| token.time.limit().name()),
     }
 }

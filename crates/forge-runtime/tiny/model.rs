@@ -5,7 +5,9 @@ use crate::runtime::cpu::{Q4_0, Q8_0};
 use crate::runtime::device::{Buffer, Pass, Schedule, Span};
 use crate::runtime::error::Error;
 use crate::runtime::model::state::StateLayout;
-use crate::runtime::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, SlidingCache};
+use crate::runtime::model::{
+    Batch, Cost, Layout, LogitRows, Model, ModelInfo, PredictedDecode, SlidingCache,
+};
 use crate::runtime::weights::{Matrix, WeightFile};
 use half::f16;
 
@@ -95,6 +97,7 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
         dispatches_per_layer: &[9, 9],
         extra_when_split: &[0, 0],
     },
+    predicted: PredictedDecode { chip: "m4-max", context: 64, tokens_per_second: &[(1, 100.0), (2, 190.0)] },
     extra_dispatches: &[("attention_norm", "written by hand, without fusions")],
 };
 

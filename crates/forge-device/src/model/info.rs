@@ -43,8 +43,21 @@ pub struct ModelInfo {
     pub decode: Cost,
     /// The cost of a pass of `chunk` rows.
     pub prefill: Cost,
+    /// Predicted decode speed.
+    pub predicted: PredictedDecode,
     /// Dispatches of a layer beyond five, each with the reason why it is not fused.
     pub extra_dispatches: &'static [(&'static str, &'static str)],
+}
+
+/// Decode speed on a GPU, predicted by the compiler.
+#[derive(Clone, Copy, Debug)]
+pub struct PredictedDecode {
+    /// The GPU.
+    pub chip: &'static str,
+    /// Tokens of context.
+    pub context: u32,
+    /// Numbers of sequences, with the tokens per second of all of them together.
+    pub tokens_per_second: &'static [(u32, f64)],
 }
 
 impl ModelInfo {

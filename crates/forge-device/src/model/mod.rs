@@ -45,7 +45,7 @@ pub mod memory;
 pub mod state;
 
 pub use crate::model::arena::Arena;
-pub use crate::model::info::{Cost, ModelInfo, SlidingCache};
+pub use crate::model::info::{Cost, ModelInfo, PredictedDecode, SlidingCache};
 pub use crate::model::layout::{Batch, Layout, LogitRows, TokenRing};
 
 use crate::device::{Pass, Schedule};

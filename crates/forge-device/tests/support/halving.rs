@@ -6,7 +6,7 @@ use forge_device::device::kernel_cost::KernelCost;
 use forge_device::device::{Buffer, Kernel, Pass, Schedule, Span};
 use forge_device::error::Error;
 use forge_device::model::state::StateLayout;
-use forge_device::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo};
+use forge_device::model::{Batch, Cost, Layout, LogitRows, Model, ModelInfo, PredictedDecode};
 use forge_device::sampling::argmax::argmax;
 use forge_device::weights::WeightFile;
 
@@ -105,6 +105,7 @@ static INFO: ModelInfo = ModelInfo {
     recurrent_state_bytes: 4,
     decode: NOTHING,
     prefill: NOTHING,
+    predicted: PredictedDecode { chip: "m4-max", context: 64, tokens_per_second: &[(1, 100.0), (2, 190.0)] },
     extra_dispatches: &[],
 };
 

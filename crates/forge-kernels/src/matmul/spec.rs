@@ -62,6 +62,11 @@ pub struct Knobs {
 }
 
 impl Rows {
+    /// Whether these are rows of the decode schedule.
+    pub const fn is_decode(self) -> bool {
+        !matches!(self, Rows::Few | Rows::Many)
+    }
+
     /// Rows of x per threadgroup of a batched GEMV.
     pub const fn of_decode_batch(self) -> Option<usize> {
         match self {

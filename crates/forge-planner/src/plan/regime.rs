@@ -65,6 +65,13 @@ impl Regime {
         }
     }
 
+    /// The regime of a number of rows, each of another sequence.
+    pub fn decoded(rows: usize) -> Regime {
+        let fits = |regime: &Regime| regime.max_rows().is_none_or(|most| rows <= most);
+        let decoded = Regime::ALL.into_iter().filter(|regime| regime.schedule() == Schedule::Decode);
+        decoded.into_iter().find(fits).unwrap_or(Regime::of(rows))
+    }
+
     /// Suffix of a kernel's name.
     pub fn name(self) -> &'static str {
         match self {

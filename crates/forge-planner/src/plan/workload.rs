@@ -13,11 +13,14 @@ use std::ops::Range;
 /// Size of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Workload {
-    /// Rows of the pass, consecutive in one sequence.
+    /// Rows of the pass, consecutive in one sequence, or one of each sequence.
     pub rows: u64,
+    /// Number of sequences: 1 or the number of rows.
+    pub sequences: u64,
     /// Rows that need logits. At 0 the head does not run.
     pub wanted: u64,
-    /// Positions that the last row attends to, its own included. The row before it attends to one less.
+    /// Positions that the last row attends to, its own included. The row before it attends to one less, or if it
+    /// belongs to another sequence, to as many.
     pub length: u64,
     /// KV splits per row.
     pub splits: u64,
@@ -28,12 +31,17 @@ pub struct Workload {
 impl Workload {
     /// Decode of one token at this length.
     pub const fn decode(length: u64) -> Workload {
-        Workload { rows: 1, wanted: 1, length, splits: 1, drawn: false }
+        Workload::decode_batch(1, length)
+    }
+
+    /// Decode of one token of each of several sequences at this length.
+    pub const fn decode_batch(sequences: u64, length: u64) -> Workload {
+        Workload { rows: sequences, sequences, wanted: sequences, length, splits: 1, drawn: false }
     }
 
     /// Prefill from position 0, with logits for the last row.
     pub const fn prefill(rows: u64) -> Workload {
-        Workload { rows, wanted: 1, length: rows, splits: 1, drawn: false }
+        Workload { rows, sequences: 1, wanted: 1, length: rows, splits: 1, drawn: false }
     }
 
     /// The same workload with the number of KV splits that a GPU with this many cores uses.
@@ -43,7 +51,12 @@ impl Workload {
 
     /// The kernels' regime.
     pub fn regime(self) -> Regime {
-        Regime::of(self.rows as usize)
+        if self.sequences > 1 { Regime::decoded(self.rows as usize) } else { Regime::of(self.rows as usize) }
+    }
+
+    /// Rows of each sequence.
+    pub(crate) fn rows_per_sequence(self) -> u64 {
+        self.rows / self.sequences
     }
 
     /// Positions of a KV range attended to, summed over all rows.
@@ -51,13 +64,14 @@ impl Workload {
         let in_range = |end: u64| end.clamp(kv_range.start, kv_range.end) - kv_range.start;
         let seen =
             |row: u64| in_range(self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
-        (0..self.rows.min(self.length)).map(seen).sum()
+        self.sequences * (0..self.rows_per_sequence().min(self.length)).map(seen).sum::<u64>()
     }
 
     /// Distinct positions of a KV range that the rows attend to.
     pub(crate) fn distinct_positions(self, window: Option<usize>, kv_range: &Range<u64>) -> u64 {
         let all = kv_range.end - kv_range.start;
-        window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
+        let seen = window.map_or(all, |window| all.min(window as u64 + self.rows_per_sequence() - 1));
+        self.sequences * seen
     }
 }
 
@@ -114,7 +128,7 @@ impl Plan {
 
     /// Whether MLA runs in expanded form.
     fn expands_mla(&self, load: Workload) -> bool {
-        self.mla_expand.is_some_and(|mla_expand| load.rows >= mla_expand.min_rows as u64)
+        self.mla_expand.is_some_and(|mla_expand| load.rows_per_sequence() >= mla_expand.min_rows as u64)
     }
 
     /// KV ranges that a step runs over, one per repetition: all positions, or one KV tile.

@@ -6,7 +6,6 @@
 
 use crate::plan::workload::Workload;
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, Plan, Section, State, Step};
-use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
 use forge_ops::{
     BLOCK, DeltaRule, ExpertsGroup, ExpertsTiles, Format, MlaAppend, MlaAttention, MlaPrepare, PlaneElement,
@@ -166,7 +165,7 @@ impl Amounts {
             distinct_positions: load.distinct_positions(window, &kv_range),
             attended: load.attended(window, &kv_range),
             chosen: chosen as u64,
-            before: load.length.saturating_sub(load.rows),
+            before: load.length.saturating_sub(load.rows_per_sequence()),
             positions_before_tile: kv_range.start,
             splits: load.splits,
         }
@@ -222,7 +221,7 @@ impl Counted<'_> {
             }
             // GEMM kernels read whole blocks, including the padding of the last.
             (FieldKind::Matrix { format, rows, columns }, Spec::Linear(linear))
-                if linear.layout.rows != Rows::One =>
+                if !linear.layout.rows.is_decode() =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
@@ -252,12 +251,12 @@ impl Counted<'_> {
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
             Spec::RopeAppend(_) | Spec::Append(_) | Spec::MlaAppend(_) => (0, self.amounts.rows),
-            // The row's own key and value are written to the cache and used without being read back.
+            // A row's own key and value are written to the cache and used without being read back.
             Spec::AttendSplit(attend) if attend.op.appends() => {
-                (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
+                (self.amounts.distinct_positions.saturating_sub(self.amounts.rows), self.amounts.rows)
             }
             Spec::MlaAttention(attend) if attend.prologue.is_some() => {
-                (self.amounts.distinct_positions.saturating_sub(1), self.amounts.rows)
+                (self.amounts.distinct_positions.saturating_sub(self.amounts.rows), self.amounts.rows)
             }
             Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::MlaAttention(_) => {
                 (self.amounts.distinct_positions, 0)

@@ -19,7 +19,6 @@ use crate::plan::workload::Workload;
 use crate::plan::{Plan, Section, Step};
 use crate::predict::chips::Chip;
 use crate::predict::cost::{Cost, step_cost};
-use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -172,7 +171,8 @@ pub fn predict_prompt(plan: &Plan, chip: &Chip, tokens: u64) -> Prediction {
     let chunk = plan.chunk as u64;
     let pass = |length: u64| {
         let rows = if length.is_multiple_of(chunk) { chunk } else { length % chunk };
-        let load = Workload { rows, wanted: u64::from(length == tokens), length, splits: 1, drawn: false };
+        let wanted = u64::from(length == tokens);
+        let load = Workload { rows, sequences: 1, wanted, length, splits: 1, drawn: false };
         predict(plan, chip, load)
     };
     let mut whole = pass(tokens);
@@ -224,7 +224,9 @@ fn step_time(
 /// Operations per second of the execution units that a kernel uses.
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
-        Spec::Linear(linear) if linear.layout.rows != Rows::One => chip.matrix_rate(),
+        Spec::Linear(linear) if !linear.layout.rows.is_decode() || linear.layout.knobs.codes => {
+            chip.matrix_rate()
+        }
         Spec::AttendTiled(_) | Spec::DeltaChunks(_) => chip.matrix_rate(),
         _ => chip.f32_rate(),
     }

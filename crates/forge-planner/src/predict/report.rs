@@ -11,6 +11,9 @@ use std::fmt::{Display, Formatter, Result};
 /// KV lengths at which decode is predicted, the token's own position included.
 pub const LENGTHS: [u64; 4] = [1, 1024, 4096, 32768];
 
+/// Numbers of sequences whose parallel decode is predicted.
+const SEQUENCES: [u64; 6] = [2, 4, 8, 16, 32, 64];
+
 /// Prompt lengths at which prefill is predicted, in tokens.
 pub const PROMPTS: [u64; 2] = [512, 4096];
 
@@ -27,6 +30,8 @@ pub struct Forecast {
     pub chip: Chip,
     /// Decode at each length.
     pub decode: Vec<Prediction>,
+    /// Decode of several sequences at the length of [`Forecast::typical`].
+    pub decode_batches: Vec<Prediction>,
     /// Prefill of each prompt length.
     pub prefill: Vec<Prediction>,
 }
@@ -39,10 +44,16 @@ impl Forecast {
         // A short context is predicted at its end.
         let end = (context < LENGTHS[1]).then_some(context);
         let token = |length| predict(plan, chip, Workload::decode(length));
+        let decode: Vec<Prediction> = LENGTHS.into_iter().filter(fits).chain(end).map(token).collect();
+        let length = typical(&decode).map_or(1, |token| token.load.length);
         Forecast {
             model: plan.model.name.clone(),
             chip: *chip,
-            decode: LENGTHS.into_iter().filter(fits).chain(end).map(token).collect(),
+            decode,
+            decode_batches: SEQUENCES
+                .into_iter()
+                .map(|sequences| predict(plan, chip, Workload::decode_batch(sequences, length)))
+                .collect(),
             prefill: PROMPTS
                 .into_iter()
                 .filter(fits)
@@ -53,7 +64,12 @@ impl Forecast {
 
     /// The decode prediction whose steps are printed: the longest of at most 1024 positions.
     pub fn typical(&self) -> Option<&Prediction> {
-        self.decode.iter().rev().find(|token| token.load.length <= 1024)
+        typical(&self.decode)
+    }
+
+    /// All predictions, in the order of tables.
+    pub fn all(&self) -> impl Iterator<Item = &Prediction> {
+        self.decode.iter().chain(&self.decode_batches).chain(&self.prefill)
     }
 
     /// JSON output.
@@ -64,9 +80,14 @@ impl Forecast {
             "model": self.model,
             "chip": chip_json(&self.chip),
             "decode": loads(&self.decode),
+            "decode_batches": loads(&self.decode_batches),
             "prefill": loads(&self.prefill),
         })
     }
+}
+
+fn typical(decode: &[Prediction]) -> Option<&Prediction> {
+    decode.iter().rev().find(|token| token.load.length <= 1024)
 }
 
 fn chip_json(chip: &Chip) -> Value {
@@ -108,10 +129,11 @@ impl Display for Forecast {
             "all",
             "tokens/s"
         )?;
-        for prediction in self.decode.iter().chain(&self.prefill) {
-            let what = match prediction.load.rows {
-                1 => format!("token at {}", prediction.load.length),
-                rows => format!("prompt of {rows}"),
+        for prediction in self.all() {
+            let what = match prediction.load {
+                Workload { rows: 1, length, .. } => format!("token at {length}"),
+                Workload { rows, sequences: 1, .. } => format!("prompt of {rows}"),
+                Workload { sequences, length, .. } => format!("{sequences} tokens at {length}"),
             };
             let (time, ms) = (prediction.time, |seconds: f64| format!("{:.3}", seconds * 1e3));
             writeln!(
@@ -190,9 +212,13 @@ pub fn chip_table(plan: &Plan) -> String {
     let forecasts: Vec<Forecast> = Chip::ALL.iter().map(|chip| Forecast::of(plan, chip)).collect();
     let lengths =
         forecasts[0].decode.iter().map(|token| format!("{:>9}", format!("at {}", token.load.length)));
+    let batches = forecasts[0].decode_batches.iter().map(|tokens| {
+        let Workload { sequences, length, .. } = tokens.load;
+        format!("{:>11}", format!("{sequences} at {length}"))
+    });
     let prompts =
         forecasts[0].prefill.iter().map(|prompt| format!("{:>9}", format!("pp {}", prompt.load.rows)));
-    let heads: Vec<String> = lengths.chain(prompts).collect();
+    let heads: Vec<String> = lengths.chain(batches).chain(prompts).collect();
     text += &format!(
         "{:<10} {:<8} {:>5} {:>5} {:>5} {:>6} {:>6} {:>5}  tokens/s:{}  a token is bound by\n",
         "chip",
@@ -208,9 +234,10 @@ pub fn chip_table(plan: &Plan) -> String {
     for forecast in &forecasts {
         let chip = &forecast.chip;
         let speed = |prediction: &Prediction| {
-            format!("{:>9.1}", prediction.load.rows as f64 / prediction.time.seconds())
+            let width = if prediction.load.sequences > 1 { 11 } else { 9 };
+            format!("{:>width$.1}", prediction.load.rows as f64 / prediction.time.seconds())
         };
-        let speeds: Vec<String> = forecast.decode.iter().chain(&forecast.prefill).map(speed).collect();
+        let speeds: Vec<String> = forecast.all().map(speed).collect();
         text += &format!(
             "{:<10} {:<8} {:>5} {:>5} {:>5} {:>6.1} {:>6} {:>5}           {}  {}\n",
             chip.name,

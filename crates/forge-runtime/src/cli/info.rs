@@ -5,8 +5,8 @@ use crate::cli::command::{Command, Context};
 use crate::cli::output::{Outcome, print, print_json};
 use forge_device::error::Error;
 use forge_device::gpu::metal_backend::{self, MetalBackend};
-use forge_device::model::Cost;
 use forge_device::model::memory::format_bytes;
+use forge_device::model::{Cost, PredictedDecode};
 use forge_device::offload::{CacheLayout, ExpertPlacement, ExpertWeights};
 use forge_device::program::CompiledModel;
 use serde_json::{Value, json};
@@ -54,6 +54,7 @@ impl Command for Info {
                 },
                 "decode": cost(&info.decode),
                 "prefill": cost(&info.prefill),
+                "predicted_decode": predicted_json(&info.predicted),
                 "extra_dispatches": info.extra_dispatches.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
                 "experts": loaded.cache_layout.as_ref().map(|layout| streamed_json(layout, command.disk_bandwidth)),
                 "expert_records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
@@ -85,6 +86,7 @@ impl Command for Info {
          decode   {}, {} read per token\n\
          {}\
          prefill  {} for {} rows\n\
+         {}\
          kernels  {}\n",
             info.name,
             info.architecture,
@@ -111,6 +113,7 @@ impl Command for Info {
             extra_dispatches(info.extra_dispatches),
             submitted(&info.prefill),
             info.prefill_chunk,
+            predicted(&info.predicted),
             kernels.join(" "),
         ))?;
         if let Some(metal) = metal {
@@ -120,6 +123,27 @@ impl Command for Info {
         print(&format!("cuda     {}\n", gpu.unwrap_or_else(|why| why)))?;
         Ok(true)
     }
+}
+
+/// The `speed` line: predicted decode speed on the GPU that the program was compiled for.
+fn predicted(decode: &PredictedDecode) -> String {
+    let joined = |texts: Vec<String>| texts.join(", ");
+    let all = || decode.tokens_per_second.iter();
+    format!(
+        "speed    {} tok/s predicted for {} sequences, on {} at {} tokens of context\n",
+        joined(all().map(|(_, speed)| format!("{speed:.0}")).collect()),
+        joined(all().map(|(sequences, _)| sequences.to_string()).collect()),
+        decode.chip,
+        decode.context,
+    )
+}
+
+fn predicted_json(decode: &PredictedDecode) -> Value {
+    let speeds = decode.tokens_per_second.iter();
+    let speeds: Vec<Value> = speeds
+        .map(|(sequences, speed)| json!({"sequences": sequences, "tokens_per_second": speed}))
+        .collect();
+    json!({"chip": decode.chip, "context": decode.context, "decode": speeds})
 }
 
 /// The record sizes in bytes, each with the number of experts that have it.

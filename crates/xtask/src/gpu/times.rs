@@ -40,6 +40,7 @@ pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&
                 .iter()
                 .map(|it| it.shape.iter().map(|n| *n as u64).product::<u64>())
                 .sum(),
+            chip: Chip::common_card(),
             has_chat_template: false,
             cuda: true,
             tunable,
