@@ -33,7 +33,7 @@ The router of a mixture of experts keeps its format unless an override names it 
 }
 
 /// Prefixes of unsupported format names and the replacement to suggest. The first match counts.
-const UNSUPPORTED: [(&str, &str); 10] = [
+const UNSUPPORTED: [(&str, &str); 9] = [
     ("q8_1", "q8_0"),
     ("q8_k", "q8_0"),
     ("q2_k_", "q2_k, or auto:2.6"),
@@ -41,7 +41,6 @@ const UNSUPPORTED: [(&str, &str); 10] = [
     ("iq1", "affine2"),
     ("iq2", "affine2, or auto:2.6"),
     ("iq3", "affine3, or auto:3.5"),
-    ("iq4", "q4_k, or Q4_K_M"),
     ("tq", "affine2"),
     ("f8", "fp8"),
 ];
@@ -190,7 +189,7 @@ mod tests {
     #[test]
     fn suggests_replacements_for_unsupported_formats() {
         for (name, instead) in
-            [("Q4_1", "affine4_32"), ("q3_k_xl", "q3_k"), ("IQ4_XS", "q4_k"), ("f8_e4m3", "fp8")]
+            [("Q4_1", "affine4_32"), ("q3_k_xl", "q3_k"), ("IQ3_M", "affine3"), ("f8_e4m3", "fp8")]
         {
             let message = error_for(name);
             assert!(

@@ -139,7 +139,9 @@ impl Blocks {
             Blocks::Q4_1 => affine(Bits::Four, Group::Of32),
             Blocks::Q5_0 => Format::Q5_0,
             Blocks::Q5_1 => affine(Bits::Five, Group::Of32),
-            Blocks::Q8_0 | Blocks::IQ4_NL => Format::Q8_0,
+            Blocks::Q8_0 => Format::Q8_0,
+            Blocks::IQ4_NL => Format::Iq4Nl,
+            Blocks::IQ4_XS => Format::Iq4Xs,
             Blocks::Q4_K => Format::Q4K,
             Blocks::Q5_K => Format::Q5K,
             Blocks::Q2_K => Format::Q2K,
@@ -154,8 +156,7 @@ impl Blocks {
             | Blocks::IQ2_S
             | Blocks::IQ3_XXS
             | Blocks::IQ1_S
-            | Blocks::IQ1_M
-            | Blocks::IQ4_XS => Format::F16,
+            | Blocks::IQ1_M => Format::F16,
         }
     }
 
@@ -168,6 +169,8 @@ impl Blocks {
                 | Blocks::Q5_0
                 | Blocks::Q5_1
                 | Blocks::Q8_0
+                | Blocks::IQ4_NL
+                | Blocks::IQ4_XS
                 | Blocks::Q2_K
                 | Blocks::Q3_K
                 | Blocks::Q4_K

@@ -71,6 +71,6 @@ pub use crate::validate::Graph;
 pub use crate::weight::{Stack, Weight, WeightSlice};
 pub use crate::weight_source::WeightRows;
 pub use forge_ops::{
-    Activation, Affine, BLOCK, Bits, Format, Gating, Group, Groups, LongContext, Pairing, Plane,
+    Activation, Affine, BLOCK, Bits, Format, Gating, Group, Groups, IQ4_ENTRIES, LongContext, Pairing, Plane,
     PlaneElement, RopeParameters, SUPERBLOCK, Scales, Scores,
 };

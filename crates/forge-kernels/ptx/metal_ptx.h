@@ -217,6 +217,24 @@ INLINE void let_others_begin() {
 #endif
 }
 
+// ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────
+// See `kernels/support/format/iq4.metal`. An instruction picks four bytes of eight by three bits each; with the fourth bit set
+// it repeats a byte's sign.
+#define OWN_IQ4_BYTES
+INLINE uint picked_bytes(uint low, uint high, uint places) {
+    uint found;
+    __asm__("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(places));
+    return found;
+}
+INLINE uint iq4_bytes(uint codes) {
+    const uint low = codes & 0x07070707u;
+    const uint places = picked_bytes(low | low >> 4u, 0u, 0x4420u);
+    const uint negative = picked_bytes(0x3f2d1801u, 0x766a5d4fu, places);
+    const uint positive = picked_bytes(0xa6998d81u, 0xf1d9c5b5u, places);
+    const uint is_positive = picked_bytes((codes & 0x08080808u) << 4u, 0u, 0xba98u);
+    return (negative & ~is_positive) | (positive & is_positive);
+}
+
 // ── Threads together ─────────────────────────────────────────────────────────────────────────────
 INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
 INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(0xffffffffu); }

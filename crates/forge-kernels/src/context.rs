@@ -138,6 +138,7 @@ pub(crate) const fn decoder(format: Format) -> &'static str {
     match format.bits() {
         Some(bits) if format.has_offsets() => of_bits(bits),
         _ if matches!(format, Format::Nvfp4) => "mxfp4",
+        _ if matches!(format, Format::Iq4Nl | Format::Iq4Xs) => "iq4",
         _ => format.name(),
     }
 }
@@ -214,6 +215,7 @@ impl Weight {
         let (scales, widened) = match format {
             Format::Q6K | Format::Q3K => ("ushort", "q6_k_scales"),
             Format::Q2K => ("uint", "q2_k_scales"),
+            Format::Iq4Xs => ("ushort", "iq4_xs_scale"),
             Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
             Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
             Format::Affine(_) => ("half2", "float2"),

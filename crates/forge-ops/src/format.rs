@@ -13,6 +13,9 @@ pub const BLOCK: usize = 32;
 /// Columns per superblock of the k-quants.
 pub const SUPERBLOCK: usize = 256;
 
+/// The values of a nibble in [`Format::Iq4Nl`] and [`Format::Iq4Xs`], as multiples of the scale.
+pub const IQ4_ENTRIES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
 /// A number format of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
@@ -30,6 +33,12 @@ pub enum Format {
     /// Blocks of 32 values of 5 bits with one f16 scale: value = (q - 16) * scale. Ordered as in an affine format
     /// of the same width.
     Q5_0,
+    /// Blocks of 32 nibbles with one f16 scale: value = entry * scale. A nibble is an index of [`IQ4_ENTRIES`].
+    /// Ordered as in [`Format::Q4_0`].
+    Iq4Nl,
+    /// The same nibbles in superblocks: value = entry * (d * s). A superblock's scales are d in f16, then a signed
+    /// byte s for each of its blocks. ggml packs s in 6 bits.
+    Iq4Xs,
     /// k-quant of 4 bits: superblocks whose blocks have a scale and an offset, value = q * (d * s) - dmin *
     /// m.
     ///
@@ -153,7 +162,7 @@ pub enum Scales {
 }
 
 /// All formats but the affine ones.
-const NAMED: [Format; 14] = [
+const NAMED: [Format; 16] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -161,6 +170,8 @@ const NAMED: [Format; 14] = [
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
+    Format::Iq4Nl,
+    Format::Iq4Xs,
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
@@ -292,6 +303,8 @@ impl Format {
             Format::Q8_0 => "q8_0",
             Format::Q5_0 => "q5_0",
             Format::Q4_0 => "q4_0",
+            Format::Iq4Nl => "iq4_nl",
+            Format::Iq4Xs => "iq4_xs",
             Format::Q6K => "q6_k",
             Format::Q5K => "q5_k",
             Format::Q4K => "q4_k",
@@ -312,6 +325,7 @@ impl Format {
     pub const fn feature(self) -> &'static str {
         match self {
             Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
+            Format::Iq4Nl | Format::Iq4Xs => "iq4",
             Format::Affine(_) => "affine",
             _ => self.name(),
         }
@@ -343,7 +357,8 @@ impl Format {
             }
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
-            Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
+            Format::Q4_0 | Format::Iq4Nl => const { &[codes(PlaneElement::U8, 16), SCALES] },
+            Format::Iq4Xs => const { &[codes(PlaneElement::U8, 128), bytes(10)] },
             Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
             Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
             Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
@@ -363,7 +378,7 @@ impl Format {
         match self {
             Format::Affine(affine) => affine.group.columns(),
             Format::Fp8 | Format::Nvfp4 => FLOAT_GROUP,
-            Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => SUPERBLOCK,
+            Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K | Format::Iq4Xs => SUPERBLOCK,
             _ => BLOCK,
         }
     }
@@ -377,7 +392,8 @@ impl Format {
             Format::Nvfp4 => FLOAT_GROUP / 2 + 4 + FLOAT_GROUP / 16,
             Format::Q8_0 => 34,
             Format::Q5_0 => 22,
-            Format::Q4_0 => 18,
+            Format::Q4_0 | Format::Iq4Nl => 18,
+            Format::Iq4Xs => 138,
             Format::Mxfp4 => 17,
             Format::Q6K => 210,
             Format::Q5K => 180,
@@ -403,7 +419,9 @@ impl Format {
     pub const fn bits(self) -> Option<Bits> {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Fp8 | Format::Q8_0 => None,
-            Format::Q4_0 | Format::Q4K | Format::Mxfp4 | Format::Nvfp4 => Some(Bits::Four),
+            Format::Q4_0 | Format::Iq4Nl | Format::Iq4Xs | Format::Q4K | Format::Mxfp4 | Format::Nvfp4 => {
+                Some(Bits::Four)
+            }
             Format::Q5_0 | Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
             Format::Q3K => Some(Bits::Three),

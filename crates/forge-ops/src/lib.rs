@@ -27,7 +27,9 @@ pub use crate::attention::{
     Append, Attend, AttendCombine, Gates, HeadNorm, KvSource, Prologue, Rope, RopeAppend,
 };
 pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
-pub use crate::format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
+pub use crate::format::{
+    Affine, BLOCK, Bits, Format, Group, IQ4_ENTRIES, Plane, PlaneElement, SUPERBLOCK, Scales,
+};
 pub use crate::head::{Argmax, ArgmaxCombine, Sample};
 pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear, Quantize};
 pub use crate::mla::{

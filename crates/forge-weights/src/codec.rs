@@ -7,6 +7,7 @@
 use crate::affine;
 use crate::codes::{block_bytes, pack, unpack};
 use crate::fp8;
+use crate::iq4;
 use crate::mxfp4;
 use crate::nvfp4;
 use crate::superblock;
@@ -86,6 +87,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
         Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => {
             superblock::decode(format, values, scales, out);
         }
+        Format::Iq4Nl | Format::Iq4Xs => iq4::decode(format, values, scales, out),
         Format::Mxfp4 => mxfp4::decode(values, scales, out),
         Format::Nvfp4 => nvfp4::decode(values, scales, out),
         Format::Fp8 => fp8::decode(values, scales, out),
@@ -156,6 +158,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
         Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K => {
             superblock::encode(format, row, None, values, scales)
         }
+        Format::Iq4Nl | Format::Iq4Xs => iq4::encode(format, row, None, values, scales),
         Format::Mxfp4 => mxfp4::encode(row, values, scales),
         Format::Nvfp4 => nvfp4::encode(row, values, scales),
         Format::Fp8 => fp8::encode(row, values, scales),
@@ -193,6 +196,10 @@ pub fn encode_row_weighted(
         (Format::Q6K | Format::Q5K | Format::Q4K | Format::Q3K | Format::Q2K, [codes, scales]) => {
             expect_finite(row)?;
             superblock::encode(format, row, Some(weights), codes, scales)
+        }
+        (Format::Iq4Nl | Format::Iq4Xs, [codes, scales]) => {
+            expect_finite(row)?;
+            iq4::encode(format, row, Some(weights), codes, scales)
         }
         (Format::Affine(format), [codes, scales]) => {
             expect_finite(row)?;

@@ -31,6 +31,7 @@ mod encoded;
 mod fp8;
 mod gather;
 mod ggml;
+mod iq4;
 mod layout;
 mod matrix;
 mod mlx;

@@ -66,6 +66,12 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             (1.01 * (step + 4.0 * largest / 4.0 / 127.0 / 2.0) + off) * 16_f64.sqrt()
         }
         Format::Q2K => pairs_bound(3.0, 15.0, largest) * 16_f64.sqrt(),
+        // Entries are at most 24 apart, and the search may increase one value's error.
+        Format::Iq4Nl | Format::Iq4Xs => {
+            let (step, off) = scale(113.0);
+            let count: f64 = 32.0;
+            (13.0 * step + step + off) * count.sqrt()
+        }
         Format::Affine(affine) if levels(affine) > 15 => affine_bound(affine, group),
         // The search narrows the range while that reduces the sum of squares, at the expense of single
         // values.
@@ -115,7 +121,8 @@ fn is_affine(format: Format) -> bool {
     matches!(format, Format::Affine(_))
 }
 
-const SUPERBLOCKS: [Format; 5] = [Format::Q2K, Format::Q3K, Format::Q4K, Format::Q5K, Format::Q6K];
+const SUPERBLOCKS: [Format; 6] =
+    [Format::Iq4Xs, Format::Q2K, Format::Q3K, Format::Q4K, Format::Q5K, Format::Q6K];
 
 fn rows() -> impl Strategy<Value = Vec<f32>> {
     let number = prop_oneof![
@@ -155,9 +162,10 @@ proptest! {
     #[test]
     fn requantizing_decoded_values_is_lossless(row in rows()) {
         // Affine groups may have values that do not determine the scale: see below for those that do.
-        // Superblocks use a search. In nvfp4 the largest of 16 decoded values may be less than 6 scales.
+        // Superblocks use a search. iq4_nl uses one too. In nvfp4 the largest of 16 decoded values may be less than
+        // 6 scales.
         let is_told = |format: &Format| {
-            !is_affine(*format) && !SUPERBLOCKS.contains(format) && *format != Format::Nvfp4
+            !is_affine(*format) && !SUPERBLOCKS.contains(format) && !matches!(format, Format::Nvfp4 | Format::Iq4Nl)
         };
         for format in Format::ALL.into_iter().filter(is_told) {
             let stored = decode(format, &encode(format, &row).unwrap(), row.len());
@@ -176,7 +184,8 @@ proptest! {
             // Padding of an affine format decodes to the offset of the row's last group, which is at most its
             // smallest value.
             let group = &row[row.len().next_multiple_of(format.group()) - format.group()..];
-            let is_harmless = |x: &f32| *x == 0.0 || is_affine(format) && group.iter().all(|y| x <= y);
+            // iq4_nl has no 0.
+            let is_harmless = |x: &f32| *x == 0.0 || format == Format::Iq4Nl || is_affine(format) && group.iter().all(|y| x <= y);
             prop_assert!(padding.iter().all(is_harmless), "{}: {:?}", format, whole);
         }
     }
@@ -352,7 +361,11 @@ fn rejects_unrepresentable_values() {
     let cases: [(f32, &[Format]); 5] = [
         (f32::NAN, &Format::ALL),
         (f32::NEG_INFINITY, &Format::ALL),
-        (65520.0, &[&[Format::F16, Format::Fp8, Format::Mxfp4, Format::Nvfp4], &SUPERBLOCKS[..]].concat()),
+        (
+            65520.0,
+            &[&[Format::F16, Format::Fp8, Format::Iq4Nl, Format::Mxfp4, Format::Nvfp4], &SUPERBLOCKS[..]]
+                .concat(),
+        ),
         (
             -1e7,
             &[
@@ -362,6 +375,7 @@ fn rejects_unrepresentable_values() {
                     Format::Q8_0,
                     Format::Q5_0,
                     Format::Q4_0,
+                    Format::Iq4Nl,
                     Format::Mxfp4,
                     Format::Nvfp4,
                 ],
@@ -380,6 +394,7 @@ fn rejects_unrepresentable_values() {
                     Format::Q8_0,
                     Format::Q5_0,
                     Format::Q4_0,
+                    Format::Iq4Nl,
                     Format::Mxfp4,
                     Format::Nvfp4,
                 ],

@@ -18,7 +18,7 @@ use forge_device::cpu;
 use forge_device::ops::{self, Epilogue, Format, Scales};
 use support::{Argument, Matrix, affine};
 
-pub(crate) const FORMATS: [Format; 20] = [
+pub(crate) const FORMATS: [Format; 22] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -26,6 +26,8 @@ pub(crate) const FORMATS: [Format; 20] = [
     Format::Q8_0,
     Format::Q5_0,
     Format::Q4_0,
+    Format::Iq4Nl,
+    Format::Iq4Xs,
     Format::Q6K,
     Format::Q5K,
     Format::Q4K,
@@ -52,6 +54,8 @@ macro_rules! stored {
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q5_0 => cpu::$function::<cpu::Q5_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
+            Format::Iq4Nl => cpu::$function::<cpu::Iq4Nl>($call, $shape),
+            Format::Iq4Xs => cpu::$function::<cpu::Iq4Xs>($call, $shape),
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),

@@ -56,6 +56,9 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if format == Format::Nvfp4 {
         return nvfp4_matrix(random, rows, columns, size);
     }
+    if format == Format::Iq4Xs {
+        return iq4_xs_matrix(random, rows, columns, size);
+    }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
     let (mut first, mut scales) = (Vec::new(), Vec::new());
@@ -98,6 +101,12 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                         nibbles[i % 16] |= code << (i / 16 * 4);
                         float4(code) * power
                     }
+                    Format::Iq4Nl => {
+                        // Padding has an entry like any other.
+                        let code = random.below(16) as u8;
+                        nibbles[i % 16] |= code << (i / 16 * 4);
+                        entry(code) * wide.to_f32()
+                    }
                     Format::Q4_0 => {
                         let code = if inside { random.below(16) as u8 } else { 8 };
                         nibbles[i % 16] |= code << (i / 16 * 4);
@@ -121,6 +130,10 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                 Format::Mxfp4 => {
                     first.extend(nibbles);
                     scales.push(exponent);
+                }
+                Format::Iq4Nl => {
+                    first.extend(nibbles);
+                    scales.extend(wide.to_ne_bytes());
                 }
                 Format::Q8_0 => scales.extend(wide.to_ne_bytes()),
                 _ => {}
@@ -168,6 +181,32 @@ fn nvfp4_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> 
         values.extend(&row[..columns]);
     }
     Matrix { format: Format::Nvfp4, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// A matrix of random nibbles that are indices, in superblocks, with arbitrary padding.
+fn iq4_xs_matrix(random: &mut Random, rows: usize, columns: usize, size: f32) -> Matrix {
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(256) {
+            let d = f16::from_f32(size * (0.5 + random.number().abs()) / (128.0 * 127.0));
+            let bytes: Vec<u8> = (0..8).map(|_| random.bits() as u8).collect();
+            scales.extend(d.to_ne_bytes());
+            scales.extend(&bytes);
+            let some: Vec<u8> = (0..256).map(|_| random.below(16) as u8).collect();
+            let scale = |column: usize| d.to_f32() * f32::from(bytes[column / 32] as i8);
+            row.extend(some.iter().enumerate().map(|(column, code)| entry(*code) * scale(column)));
+            codes.extend(some.chunks(32).flat_map(|block| packed(4, block)));
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Iq4Xs, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// The entry of a nibble of iq4_nl and iq4_xs.
+fn entry(code: u8) -> f32 {
+    const ENTRIES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f32::from(ENTRIES[usize::from(code)])
 }
 
 /// The value of a 4-bit float: a sign, 2 bits of exponent and 1 of fraction.

@@ -24,7 +24,10 @@ use forge_ops::{
 pub(crate) fn formats() -> Vec<Format> {
     let affine =
         ["affine8_32", "affine6", "affine5_128", "affine4", "affine4_128_bf16", "affine3_32", "affine2_bf16"];
-    let plain = ["f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
+    let plain = [
+        "f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "iq4_nl", "iq4_xs", "q6_k", "q5_k", "q4_k",
+        "q3_k", "q2_k",
+    ];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
     plain.into_iter().chain(affine).map(named).collect()
 }

@@ -85,7 +85,7 @@ fn packed_weight_files_give_the_same_logits() {
                 Format::Q8_0 => 0.3,
                 Format::Fp8 => 1.5,
                 Format::Q5_0 => 2.5,
-                Format::Q4_0 => 3.0,
+                Format::Q4_0 | Format::Iq4Nl | Format::Iq4Xs => 3.0,
                 Format::Mxfp4 | Format::Nvfp4 => 6.0,
                 Format::Affine(_) | Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
                     match format.bits() {

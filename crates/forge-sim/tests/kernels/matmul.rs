@@ -116,7 +116,10 @@ pub(crate) const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu)
 pub(crate) fn formats() -> Vec<Format> {
     let affine =
         ["affine8_bf16", "affine6_32", "affine5_128", "affine4", "affine4_32_bf16", "affine3", "affine2_128"];
-    let plain = ["f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
+    let plain = [
+        "f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "iq4_nl", "iq4_xs", "q6_k", "q5_k", "q4_k",
+        "q3_k", "q2_k",
+    ];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
     plain.into_iter().chain(affine).chain(["mxfp4", "nvfp4"]).map(named).collect()
 }

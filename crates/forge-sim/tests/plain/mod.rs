@@ -62,6 +62,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             let (bits, scales_are) = match format {
                 Format::Q8_0 => (8, Scales::F16),
                 Format::Affine(affine) => (affine.bits.count() as i32, affine.scales),
+                Format::Iq4Nl => (7, Scales::F16),
                 _ => (4, Scales::F16),
             };
             let (scale_bytes, scale) = random.scale(scales_are, -bits, false);
@@ -113,6 +114,10 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
                 }
+                Format::Iq4Nl => {
+                    first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
+                    row.extend(codes.iter().map(|&code| entry(code & 15) * scale));
+                }
                 Format::Q5_0 => {
                     first.extend(packed(Bits::Five, &codes));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 31) - 16.0) * scale));
@@ -136,7 +141,7 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     first.extend(codes.chunks(32).flat_map(|block| packed(affine.bits, block)));
                     row.extend(codes.iter().map(|&code| f32::from(code & most) * scale + offset));
                 }
-                Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
+                Format::Iq4Xs | Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => {
                     unreachable!("these have superblocks")
                 }
             }
@@ -145,6 +150,12 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// The entry of a nibble.
+fn entry(code: u8) -> f32 {
+    const ENTRIES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f32::from(ENTRIES[usize::from(code)])
 }
 
 /// The value of the 4-bit float in the low bits: a sign, 2 bits of exponent and 1 of fraction.
@@ -179,6 +190,14 @@ fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: 
         scales.extend(&signed);
         let scale = |column: usize| d * f32::from(signed[column / 16] as i8);
         return (0..SUPERBLOCK).map(|column| (of(column) - middle) * scale(column)).collect();
+    }
+    if format == Format::Iq4Xs {
+        let (bytes, d) = random.half(-14, false);
+        let signed: Vec<u8> = (0..8).map(|_| random.bits() as u8).collect();
+        scales.extend(bytes);
+        scales.extend(&signed);
+        let scale = |column: usize| d * f32::from(signed[column / 32] as i8);
+        return (0..SUPERBLOCK).map(|column| entry(all[column]) * scale(column)).collect();
     }
     let (bytes, d) = random.half(-8 - bits.count() as i32, false);
     let (least_bytes, least) = random.half(-8, false);

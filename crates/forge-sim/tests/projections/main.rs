@@ -20,7 +20,10 @@ const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 pub(crate) fn formats() -> Vec<Format> {
-    let plain = ["f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
+    let plain = [
+        "f32", "f16", "bf16", "fp8", "q8_0", "q5_0", "q4_0", "iq4_nl", "iq4_xs", "q6_k", "q5_k", "q4_k",
+        "q3_k", "q2_k",
+    ];
     let affine =
         ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
     plain.into_iter().chain(affine).chain(["mxfp4", "nvfp4"]).map(named).collect()

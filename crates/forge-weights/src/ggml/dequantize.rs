@@ -3,7 +3,6 @@
 //! The operations and their order are ggml's, so values are bitwise identical.
 
 use crate::ggml::grid::point;
-use crate::ggml::low_bits::IQ4_VALUES;
 use forge_ir::{Blocks, from_f16};
 
 /// Fills `out` with the values of a row. Rows are whole blocks, of formats that are not quantized in forge.
@@ -16,7 +15,6 @@ pub(crate) fn values(blocks: Blocks, row: &[u8], out: &mut [f32]) {
             Blocks::IQ3_XXS => iq3_xxs(block, out),
             Blocks::IQ1_S => iq1_s(block, out),
             Blocks::IQ1_M => iq1_m(block, out),
-            Blocks::IQ4_XS => iq4_xs(block, out),
             // These have planes.
             _ => {}
         }
@@ -129,19 +127,5 @@ fn iq1_m(block: &[u8], out: &mut [f32]) {
         let scale = d * f32::from(2 * (word(scales, at / 8) >> (at / 2 % 4 * 3) & 7) + 1);
         let packed = nibble(&block[32..48], at);
         shifted(out, scale, usize::from(block[at]) | usize::from(packed & 7) << 8, packed & 8 != 0);
-    }
-}
-
-/// d, a word of high bit pairs of scales, 4 bytes of their low nibbles, then nibbles as in IQ4_NL.
-fn iq4_xs(block: &[u8], out: &mut [f32]) {
-    let d = half(block);
-    for (at, (codes, out)) in block[8..].chunks(16).zip(out.chunks_mut(32)).enumerate() {
-        let scale = nibble(&block[4..8], at) | ((word(&block[2..4], 0) >> (2 * at) & 3) as u8) << 4;
-        let scale = d * f32::from(scale.cast_signed() - 32);
-        let (low, high) = out.split_at_mut(16);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(codes) {
-            *low = scale * f32::from(IQ4_VALUES[usize::from(byte & 15)]);
-            *high = scale * f32::from(IQ4_VALUES[usize::from(byte >> 4)]);
-        }
     }
 }

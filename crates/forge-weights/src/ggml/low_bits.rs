@@ -2,10 +2,6 @@
 
 use forge_ir::SUPERBLOCK;
 
-/// Values of the nibbles of IQ4_NL and IQ4_XS, as multiples of their scale.
-pub(crate) const IQ4_VALUES: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
 /// Codes of 2 bits: byte j of every 32 has columns j, j + 32, j + 64 and j + 96 of 128, lowest bits first.
 pub(crate) fn bit_pairs(bytes: &[u8]) -> [u8; SUPERBLOCK] {
     std::array::from_fn(|column| {

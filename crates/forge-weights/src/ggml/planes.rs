@@ -4,7 +4,7 @@
 use crate::codes::{block_bytes, pack};
 use crate::ggml::grid::point;
 use crate::ggml::k_quants::ggml_row;
-use crate::ggml::low_bits::{IQ4_VALUES, base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
+use crate::ggml::low_bits::{base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
 use crate::nvfp4;
 use forge_ir::{BLOCK, Bits, Blocks};
 
@@ -21,7 +21,7 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
         codes.chunks_exact_mut(codes.len() / count).zip(scales.chunks_exact_mut(scales.len() / count));
     for (block, (codes, scales)) in row.chunks_exact(blocks.bytes()).zip(places) {
         match blocks {
-            Blocks::Q4_0 | Blocks::Q8_0 => {
+            Blocks::Q4_0 | Blocks::Q8_0 | Blocks::IQ4_NL => {
                 scales.copy_from_slice(&block[..2]);
                 codes.copy_from_slice(&block[2..]);
             }
@@ -41,10 +41,14 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
                 scales.copy_from_slice(&block[..1]);
                 codes.copy_from_slice(&block[1..]);
             }
-            Blocks::IQ4_NL => {
-                scales.copy_from_slice(&block[..2]);
-                let value = |nibble: u8| IQ4_VALUES[usize::from(nibble)].cast_unsigned();
-                codes.copy_from_slice(&nibbles(&block[2..]).map(value));
+            Blocks::IQ4_XS => {
+                scales[..2].copy_from_slice(&block[..2]);
+                for (at, scale) in scales[2..].iter_mut().enumerate() {
+                    let low = block[4 + at / 2] >> (at % 2 * 4) & 15;
+                    let high = block[2 + at / 4] >> (at % 4 * 2) & 3;
+                    *scale = (low | high << 4).wrapping_sub(32);
+                }
+                codes.copy_from_slice(&block[8..]);
             }
             Blocks::TQ1_0 => {
                 integers([codes, scales], &base_3_digits(block), &block[52..]);
@@ -86,7 +90,6 @@ pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]
             | Blocks::IQ3_XXS
             | Blocks::IQ1_S
             | Blocks::IQ1_M
-            | Blocks::IQ4_XS
             | Blocks::NVFP4 => {}
         }
     }

@@ -82,6 +82,7 @@ proptest! {
                     let error = match packed.format {
                         // The search may clip the ends of a group.
                         Format::Affine(affine) if affine.bits.count() <= 4 => mean(a, &b),
+                        Format::Iq4Nl | Format::Iq4Xs => mean(a, &b),
                         Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => mean(a, &b),
                         _ => largest(a, &b),
                     };
@@ -94,6 +95,7 @@ proptest! {
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
                         Format::Fp8 => 1.01 / 28.0,
                         Format::Mxfp4 => 0.25,
+                        Format::Iq4Nl | Format::Iq4Xs => 12.5 / 113.0,
                         Format::Nvfp4 => 1.0 / 5.5,
                         // An offset rounded to bf16 can be too low by 1/128 of itself.
                         Format::Affine(_)

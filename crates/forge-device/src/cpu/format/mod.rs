@@ -2,14 +2,13 @@
 
 pub(crate) mod affine;
 pub(crate) mod block_quants;
+pub(crate) mod codebook;
 #[cfg(feature = "moe")]
 pub(crate) mod expert_stack;
 pub(crate) mod float_formats;
 pub(crate) mod fp8;
 pub(crate) mod k_quants;
 pub(crate) mod matrix;
-pub(crate) mod mxfp4;
-pub(crate) mod nvfp4;
 pub mod repacked;
 pub(crate) mod scales;
 pub(crate) mod transpose;

@@ -27,11 +27,10 @@ use forge_ops::{ExpertsInner, ExpertsSum};
 pub(crate) mod types {
     pub use crate::cpu::format::affine::{Affine, AffineBf16};
     pub use crate::cpu::format::block_quants::{Q4_0, Q5_0, Q8_0};
+    pub use crate::cpu::format::codebook::{Iq4Nl, Iq4Xs, Mxfp4, Nvfp4};
     pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
     pub use crate::cpu::format::fp8::Fp8;
     pub use crate::cpu::format::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
-    pub use crate::cpu::format::mxfp4::Mxfp4;
-    pub use crate::cpu::format::nvfp4::Nvfp4;
 }
 
 /// A weight format with its kernels.
@@ -129,6 +128,8 @@ stored! {
     "q4_0": [] Q4_0 = Format::Q4_0,
     "k-quants": [] Q4K = Format::Q4K,
     "k-quants": [] Q5K = Format::Q5K,
+    "iq4": [] Iq4Nl = Format::Iq4Nl,
+    "iq4": [] Iq4Xs = Format::Iq4Xs,
     "k-quants": [] Q6K = Format::Q6K,
     "k-quants": [] Q3K = Format::Q3K,
     "k-quants": [] Q2K = Format::Q2K,

@@ -3,7 +3,7 @@
 //! SAFETY, for every block here: the instruction set was detected on this machine, and pointers are valid for
 //! the elements that the trait names.
 
-use crate::cpu::simd::vectors::{Simd, TWICE4};
+use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -223,13 +223,13 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_floats4(from: *const u8, high: bool) -> __m256 {
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> __m256 {
         unsafe {
             let bytes = _mm_loadl_epi64(from.cast());
             let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
-            let twice = _mm_loadu_si128(TWICE4.as_ptr().cast());
-            let codes = _mm_shuffle_epi8(twice, _mm_and_si128(shifted, _mm_set1_epi8(15)));
-            _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_set1_ps(0.5))
+            let entries = _mm_loadu_si128(table.as_ptr().cast());
+            let codes = _mm_shuffle_epi8(entries, _mm_and_si128(shifted, _mm_set1_epi8(15)));
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
         }
     }
 
@@ -296,6 +296,14 @@ impl Simd for Avx2 {
             let both =
                 _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
             _mm256_and_si256(both, _mm256_set1_epi8(15))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup_codes(codes: __m256i, table: &[i8; 16]) -> __m256i {
+        unsafe {
+            let entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(entries, codes)
         }
     }
 

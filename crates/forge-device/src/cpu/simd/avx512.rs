@@ -233,11 +233,9 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_floats4(from: *const u8, high: bool) -> __m512 {
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> __m512 {
         unsafe {
-            let numbers = _mm512_setr_ps(
-                0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-            );
+            let numbers = Self::load_i8(table.as_ptr());
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
             let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
             _mm512_permutexvar_ps(codes, numbers)
@@ -311,6 +309,14 @@ impl Simd for Avx512 {
             let twice = _mm512_shuffle_i64x2::<0b01_01_00_00>(bytes, bytes);
             let shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
             _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup_codes(codes: __m512i, table: &[i8; 16]) -> __m512i {
+        unsafe {
+            let entries = _mm_xor_si128(_mm_loadu_si128(table.as_ptr().cast()), _mm_set1_epi8(-128));
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), codes)
         }
     }
 

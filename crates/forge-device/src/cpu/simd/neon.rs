@@ -3,7 +3,7 @@
 //! SAFETY, for every block here: every 64-bit ARM CPU has these instructions, and pointers are valid for the
 //! elements that the trait names.
 
-use crate::cpu::simd::vectors::{Simd, TWICE4};
+use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -267,12 +267,11 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn load_floats4(from: *const u8, high: bool) -> Pair {
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Pair {
         unsafe {
             let bytes = vld1_u8(from);
             let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
-            let (a, b) = widen_bytes(vqtbl1_s8(vld1q_s8(TWICE4.as_ptr()), codes));
-            (vmulq_n_f32(a, 0.5), vmulq_n_f32(b, 0.5))
+            widen_bytes(vqtbl1_s8(vld1q_s8(table.as_ptr()), codes))
         }
     }
 
@@ -320,6 +319,15 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
             let bytes = vld1q_u8(from);
             let low = vandq_u8(bytes, vdupq_n_u8(15));
             (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vshrq_n_u8::<4>(bytes)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup_codes(codes: (int8x16_t, int8x16_t), table: &[i8; 16]) -> (int8x16_t, int8x16_t) {
+        unsafe {
+            let entries = vld1q_s8(table.as_ptr());
+            let lookup = |codes| vqtbl1q_s8(entries, vreinterpretq_u8_s8(codes));
+            (lookup(codes.0), lookup(codes.1))
         }
     }
 

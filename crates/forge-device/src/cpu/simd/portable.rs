@@ -1,6 +1,6 @@
 //! Vectors in plain Rust. They run on any CPU and are the reference for the other instruction sets.
 
-use crate::cpu::simd::vectors::{Simd, TWICE4};
+use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
 
 /// Plain Rust with eight lanes.
@@ -136,9 +136,9 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_floats4(from: *const u8, high: bool) -> Lanes {
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Lanes {
         let shift = if high { 4 } else { 0 };
-        lanes(|i| f32::from(TWICE4[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]) / 2.0)
+        lanes(|i| f32::from(table[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]))
     }
 
     #[inline(always)]
@@ -175,6 +175,11 @@ impl Simd for Portable {
     unsafe fn load_nibble_codes(from: *const u8) -> [[i8; 4]; LANES] {
         let bytes = unsafe { from.cast::<[[u8; 4]; 4]>().read() };
         std::array::from_fn(|i| bytes[i % 4].map(|byte| (byte >> (i / 4 * 4) & 15) as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn lookup_codes(codes: [[i8; 4]; LANES], table: &[i8; 16]) -> [[i8; 4]; LANES] {
+        codes.map(|four| four.map(|code| table[usize::from(code.cast_unsigned() & 15)]))
     }
 
     #[inline(always)]

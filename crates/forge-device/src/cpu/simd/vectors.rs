@@ -6,9 +6,6 @@
 
 use half::{bf16, f16};
 
-/// The 4-bit floats (e2m1) times two, by their bit pattern.
-pub(crate) const TWICE4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
 /// An instruction set with vectors of `LANES` f32. `LANES` divides 16.
 pub(crate) trait Simd: Copy + 'static {
     /// A vector of f32.
@@ -96,8 +93,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
     /// Loads the low (or high) nibbles of `LANES` bytes minus 8 as f32.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
-    /// Loads the 4-bit floats in the low (or high) nibbles of `LANES` bytes as f32.
-    unsafe fn load_floats4(from: *const u8, high: bool) -> Self::V;
+    /// Loads the entries of a table for the low (or high) nibbles of `LANES` bytes as f32.
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Self::V;
     /// Loads `LANES` 8-bit floats (e4m3, no NaN) as f32, divided by 256.
     unsafe fn load_floats8(from: *const u8) -> Self::V;
     /// Loads one f16 as f32 into all lanes.
@@ -113,6 +110,8 @@ pub(crate) trait Simd: Copy + 'static {
     /// Loads `4 * LANES` nibbles without bias: for each block of 16 bytes the low nibbles, then the high
     /// ones.
     unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
+    /// The entries of a table for quants from 0 to 15, biased by `RAISED`.
+    unsafe fn lookup_codes(codes: Self::Codes, table: &[i8; 16]) -> Self::Codes;
     /// Loads the low and the high nibbles of `4 * LANES` bytes, without bias.
     unsafe fn load_nibble_pairs(from: *const u8) -> [Self::Codes; 2];
     /// Adds to each lane the dot product of its four quants and four quants of `x`, which all lanes share.

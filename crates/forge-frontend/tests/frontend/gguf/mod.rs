@@ -302,7 +302,6 @@ fn notes_say_which_types_are_repacked_or_dequantized() {
     insta::assert_snapshot!(opened.notes.join("\n"), @r"
     1 matrix in IQ3_S: repacked as q6_k with the same values, 28.2 KB → 53.8 KB
     1 matrix in IQ3_XXS: --quant keep dequantizes and rounds to f16, 25.1 KB → 131 KB; --quant q8_0 takes 69.6 KB
-    1 matrix in IQ4_NL: repacked as q8_0 with the same values, 36.9 KB → 69.6 KB
     ");
     let graph = opened.graph.to_string();
     let stored = |format: &str| graph.lines().any(|line| line.contains(format));

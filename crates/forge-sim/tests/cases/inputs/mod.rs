@@ -102,6 +102,10 @@ impl Writer {
                         bytes.extend([0x1c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
+                    (Format::Iq4Xs, "scales") if column % group == 0 => {
+                        bytes.extend(0x0400u16.to_le_bytes());
+                        bytes.extend((0..8).map(|_| self.random() as u8));
+                    }
                     (Format::Q6K | Format::Q3K, "scales") if column % group == 0 => {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
