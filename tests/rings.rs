@@ -155,8 +155,7 @@ fn the_kernel_checker_finds_no_faults_with_ring_buffers() {
         let _golden = write_golden(it, &[[vec![256, 70, 5], vec![1; 3]].concat()]);
         let directory = it.built.directory.display().to_string();
         let output = std::process::Command::new(tests::forge())
-            .args(["verify", &directory, "--json"])
-            .env("CARGO_TARGET_DIR", scratch().join("target"))
+            .args(["verify", &directory, "--program", &it.built.program.display().to_string(), "--json"])
             .output()
             .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

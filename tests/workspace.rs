@@ -49,8 +49,8 @@ const PROFILE: &str = "[profile.release]\nopt-level = 0\nlto = \"off\"\nstrip = 
 /// model.
 pub const PROGRAMS: &str = "programs";
 
-/// Builds crates as members of one workspace and links them into one program. Returns a symbolic link to the
-/// program for each crate, by name.
+/// Builds crates as members of one workspace and links them into one program. Returns a link to the program
+/// for each crate, by name.
 pub fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BTreeMap<String, PathBuf> {
     build_with(workspace, &members.collect::<Vec<_>>(), None).0
 }
@@ -123,16 +123,13 @@ fn write_if_changed(path: &Path, text: &str) {
     }
 }
 
-/// Creates a symbolic link to the program with a model's name.
+/// Links the program under a model's name. A hard link, because the program of another workspace replaces this one's
+/// at the path where cargo puts it.
 fn link(workspace: &Path, name: &str, program: &Path, target: &Path) -> PathBuf {
-    let links = target.join("models");
+    let links = target.join("models").join(workspace.file_name().expect("it has a name"));
     std::fs::create_dir_all(&links).expect("the build folder is writable");
     let link = links.join(name);
     let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(program, &link).expect("the build folder is writable");
-    // `forge verify` writes this stamp after a build. With it, `forge verify` does not build the crate again.
-    let directory = workspace.join(name).canonicalize().expect("it was built");
-    let stamp = target.join(format!(".forge-{name}"));
-    std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
+    std::fs::hard_link(program, &link).expect("the build folder is writable");
     link
 }

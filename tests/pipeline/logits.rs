@@ -277,10 +277,9 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
 fn replay_has_no_faults_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
-        // The directory of the built programs.
+        let program = built.program.display().to_string();
         let output = Command::new(forge())
-            .args(["verify", &directory, "--json", "--report"])
-            .env("CARGO_TARGET_DIR", scratch().join("target"))
+            .args(["verify", &directory, "--program", &program, "--json", "--report"])
             .output()
             .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

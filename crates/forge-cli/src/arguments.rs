@@ -71,6 +71,9 @@ pub(crate) enum Command {
     Verify {
         /// Directory of a compiled crate.
         crate_directory: PathBuf,
+        /// Program of the crate that is built already [default: build it]
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
         /// Add the measured memory traffic to the crate's report.html.
         #[arg(long)]
         report: bool,

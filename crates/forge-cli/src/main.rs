@@ -60,8 +60,8 @@ fn run() -> Result<(), Error> {
         }
         Command::Run { compile, program } => crate::run::command(&compile, &program),
         Command::Inspect { compile, stage, json } => crate::inspect::command(&compile, stage, json),
-        Command::Verify { crate_directory, report, json } => {
-            crate::verify::command(&crate_directory, report, json)
+        Command::Verify { crate_directory, program, report, json } => {
+            crate::verify::command(&crate_directory, program.as_deref(), report, json)
         }
         Command::Report { compile, device, out, minutes, quick, program } => {
             let options = ReportOptions { device, out, minutes, is_quick: quick, program };

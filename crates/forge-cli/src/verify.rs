@@ -54,7 +54,12 @@ struct Findings {
 }
 
 /// `forge verify`.
-pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Result<(), Error> {
+pub(crate) fn command(
+    directory: &Path,
+    program: Option<&Path>,
+    to_report: bool,
+    as_json: bool,
+) -> Result<(), Error> {
     if !directory.join(MARKER).is_file() {
         return Err(Error::usage(format!(
             "{} was not written by forge: it has no {MARKER}",
@@ -63,9 +68,12 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     }
     let golden = golden(directory)?;
     let text = read(&directory.join("src/kernels.metal"))?;
-    let program = Program::compile(&text)
+    let kernels = Program::compile(&text)
         .map_err(|error| Error::other(format!("{error}\n(to install clang: {})", doctor::clang_advice())))?;
-    let built = build::build(directory, None, BuildFeatures::NoServer)?;
+    let program = match program {
+        Some(program) => program.to_owned(),
+        None => build::build(directory, None, BuildFeatures::NoServer)?,
+    };
     let mut findings = Findings::default();
     // One sequence runs in two slots at once, so that tiles contain rows of both: the shortest one with a
     // prefill pass.
@@ -85,8 +93,8 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
         let slots = if many(&sequence) && two_slots == Some(sequence.ids.len()) { 2 } else { 1 };
         // For one sequence that leaves space, let the device decode further tokens by itself.
         let continues = continued == Some(sequence.ids.len());
-        let recording = record(&built, directory, sequence, (all, slots, context, continues))?;
-        let report = replay(&program, &recording, directory, (index + 1, golden.sequences.len()))?;
+        let recording = record(&program, directory, sequence, (all, slots, context, continues))?;
+        let report = replay(&kernels, &recording, directory, (index + 1, golden.sequences.len()))?;
         findings.add(report, sequence);
     }
     let bound = golden.tolerance.bound;

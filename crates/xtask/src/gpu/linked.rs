@@ -13,10 +13,10 @@ const FILL: &str = include_str!("../../gpu/fill.rs");
 pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), String> {
     let workspace = &out.join("crates");
     let members: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    // The CPU computes little, so only the runtime is optimized.
+    // Only the runtime takes time.
     let manifest = format!(
         "[workspace]\nresolver = \"3\"\nmembers = [\"programs\", {}]\n[profile.release]\nopt-level = 0\nstrip = true\n\
-         [profile.release.package.forge-device]\nopt-level = 2\n",
+         [profile.release.package.\"*\"]\nopt-level = 2\n",
         members.join(", ")
     );
     write(&workspace.join("Cargo.toml"), manifest.as_bytes())?;
@@ -26,7 +26,7 @@ pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), Stri
         lines(&|name| format!("{name} = {{ path = \"../{name}\", default-features = false }}\n"));
     let manifest = format!(
         "[package]\nname = \"programs\"\nversion = \"0.1.0\"\nedition = \"2024\"\npublish = false\n\
-         [dependencies]\nforge-runtime = {{ path = {:?}, default-features = false, features = [\"cuda\"] }}\nserde_json = \"1\"\n{dependencies}",
+         [dependencies]\nforge-runtime = {{ path = {:?}, default-features = false, features = [\"cuda\", \"serve\"] }}\nserde_json = \"1\"\n{dependencies}",
         root.join("crates/forge-runtime")
     );
     write(&workspace.join("programs/Cargo.toml"), manifest.as_bytes())?;
