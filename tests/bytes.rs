@@ -75,6 +75,7 @@ fn run(
         ("splits", load.splits as u32),
         // Every row has all splits.
         ("split_positions", 1),
+        ("appends", 1),
         ("first", 8),
         ("begin", 0),
         ("end", load.length as u32),

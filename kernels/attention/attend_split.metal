@@ -21,7 +21,7 @@
 {% if appends %}
 // The threadgroup first prepares its heads. The threadgroup with the last split also prepares the row's own
 // key and value, appends them to the cache, and starts with their score, so that it does not read what it
-// writes.
+// writes. With several rows of one sequence, a kernel before this one appends the keys and values of all rows.
 {% else %}
 // The threadgroup first prepares its heads. The row's own key and value are already in the cache.
 {% endif %}
@@ -53,6 +53,9 @@ struct {{ args }} {
 {% endif %}
     uint splits;
     uint split_positions;
+{% if appends %}
+    uint appends;  // 0 if the keys and values of all rows are in the cache
+{% endif %}
 };
 
 // grid: splits, {{ key_heads }}, rows

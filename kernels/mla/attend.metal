@@ -17,7 +17,7 @@
 //
 // Simdgroups first apply RoPE to the queries of their heads. Threadgroups with the last split also prepare
 // the row's own line and start with its score; one of them appends it to the cache, so that no threadgroup
-// reads what is written here.
+// reads what is written here. With several rows of one sequence, a kernel before this one appends all lines.
 
 // RoPE frequencies in radians per position, for each pair of channels.
 {% if long and not dynamic_ntk %}
@@ -35,6 +35,9 @@ struct {{ args }} {
     uint context;
     uint splits;
     uint split_positions;
+{% if prologue %}
+    uint appends;  // 0 if the lines of all rows are in the cache
+{% endif %}
 };
 
 // grid: splits, {{ groups }}, rows
@@ -137,7 +140,7 @@ kernel void {{ name }}(
 {% endif %}
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (newest && group.y == 0u) {
+    if (newest && group.y == 0u && args.appends != 0u) {
         for (uint c = thread_id; c < {{ kv_stride }}u; c += {{ threads }}u) {
             latents[of_slot + ulong(position) * {{ kv_stride }}ul + ulong(c)] = {{ element }}(line[c]);
         }

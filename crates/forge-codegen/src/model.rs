@@ -12,8 +12,8 @@ use forge_ir::units::{grouped, size};
 use forge_kernels::{Spec, ptx};
 use forge_ops::{ExpertsInner, MlaAttention};
 use forge_planner::{
-    Application, DECODE_ROWS, Forecast, INDEPENDENT_ROWS, MAX_KV_SPLITS, Plan, Prediction, RowsOf,
-    SMALL_BATCH_MAX, SPLIT_POSITIONS, Section, Workload, pass_cost,
+    Application, Condition, DECODE_ROWS, Forecast, INDEPENDENT_ROWS, MAX_KV_SPLITS, Plan, Prediction, RowsOf,
+    SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule, Section, Workload, pass_cost,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -66,6 +66,8 @@ pub(crate) struct Context {
     expands_mla: bool,
     /// Whether the model has attention, whose KV splits depend on the row.
     splits_attention: bool,
+    /// Whether attention appends to the KV cache in decode.
+    appends: bool,
     /// Whether a scratch buffer has only the rows of a decode pass.
     has_decode_rows: bool,
     format_imports: String,
@@ -211,6 +213,11 @@ impl Context {
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             expands_mla: plan.mla_expand.is_some(),
+            appends: plan
+                .sections
+                .iter()
+                .flat_map(|section| section.steps(Schedule::Decode))
+                .any(|step| step.condition == Condition::SharedSlots),
             splits_attention: attention_shape(plan).is_some() || latent_shape(plan).is_some(),
             has_decode_rows: plan.scratch.iter().any(|scratch| scratch.per == RowsOf::DecodeRow),
             format_imports: format!("{{{}}}", kernels.weight_types.join(", ")),

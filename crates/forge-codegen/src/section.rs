@@ -90,6 +90,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         };
         let more = [
             (Condition::SeveralRows, "for several rows"),
+            (Condition::SharedSlots, "if rows share a slot"),
             (Condition::Many, "for prefill"),
             (Condition::Split, "if the KV cache is split"),
         ]

@@ -107,6 +107,7 @@ fn draw_steps(
             Condition::Always | Condition::Absorbed | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
             Condition::SeveralRows => format!("{} of several rows", step.name),
+            Condition::SharedSlots => format!("{} if rows share a slot", step.name),
             Condition::Many => format!("{} in prefill", step.name),
             Condition::Expanded => format!("{} if expanded", step.name),
             Condition::Drawn => format!("{} if sampled", step.name),

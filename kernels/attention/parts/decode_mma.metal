@@ -54,6 +54,12 @@ if (quarter == 0u) {
     half4 value[{{ parts * 8 }}];
     uint start = begin + own_part * 16u;
     bool more = start < end;
+{% if appends %}
+    if (args.appends == 0u) {
+        // The kernel before this one appends to the cache.
+        wait_for_others();
+    }
+{% endif %}
     if (more) {
         {{ load_keys()|indent(8) }}
         {{ load_values()|indent(8) }}

@@ -58,6 +58,12 @@
     {{ vector }} value[{{ loads }}][{{ vectors }}];
     uint start = begin + part * {{ block }}u;
     bool more = start < end;
+{% if appends %}
+    if (args.appends == 0u) {
+        // The kernel before this one appends to the cache.
+        wait_for_others();
+    }
+{% endif %}
     if (more) {
 {{ load_block() }}    }
 

@@ -122,8 +122,10 @@
             if (!is_query) {
                 // The cached (rounded) value, also used here.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);
-                target[one[i]] = kept.x;
-                target[other[i]] = kept.y;
+                if (args.appends != 0u) {
+                    target[one[i]] = kept.x;
+                    target[other[i]] = kept.y;
+                }
                 channels[i] = float2(kept);
             }
 {% endif %}
@@ -137,8 +139,10 @@
             for (uint block = 0u; block < {{ width // 32 }}u; block++) {
                 half scale;
                 const char code = encode32(shared[h * {{ pitch }}u + block * 32u + lane], &scale);
-                target[block * 32u + lane] = as_type<uchar>(code);
-                if (lane == 0u) {
+                if (args.appends != 0u) {
+                    target[block * 32u + lane] = as_type<uchar>(code);
+                }
+                if (lane == 0u && args.appends != 0u) {
                     *(device half*)(target + {{ width }}u + block * 2u) = scale;
                 }
                 shared[h * {{ pitch }}u + block * 32u + lane] = float(scale) * float(code);

@@ -21,7 +21,7 @@ pub struct ModelInfo {
     pub prefill_chunk: u32,
     /// Maximum rows with logits in a pass of the batch schedule.
     pub head_rows: u32,
-    /// Maximum rows of a decode pass, each of another slot. All of them get logits.
+    /// Maximum rows of a decode pass. All of them get logits.
     pub decode_rows: u32,
     /// Maximum rows of a decode pass in which the results of a row do not depend on the number of rows.
     pub independent_rows: u32,

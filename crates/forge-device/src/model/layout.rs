@@ -19,6 +19,8 @@ pub struct Batch {
     pub max_length: u32,
     /// Whether all rows belong to one slot.
     pub is_single_slot: bool,
+    /// Whether some rows belong to the same slot.
+    pub shares_slots: bool,
     /// `[count]` Token ids.
     pub ids: Span<u32>,
     /// `[count]` Slots.
@@ -111,11 +113,20 @@ impl Layout {
         Layout { experts, expert_slots, rows_bytes: expert_slots.offset + expert_slots.bytes, ..self }
     }
 
-    /// The first `count` rows. They are of one slot if `count` is 1.
+    /// The first `count` rows, of different slots.
     pub const fn rows(&self, schedule: Schedule, count: u32, longest: u32) -> Batch {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
         let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
-        Batch { schedule, count, max_length: longest, is_single_slot: of_one_slot, ids, slots, positions }
+        Batch {
+            schedule,
+            count,
+            max_length: longest,
+            is_single_slot: of_one_slot,
+            shares_slots: false,
+            ids,
+            slots,
+            positions,
+        }
     }
 
     /// The same rows in the other half of each span, for a pass that begins while another one is in flight.
@@ -168,6 +179,7 @@ impl TokenRing {
             count: 1,
             max_length: longest,
             is_single_slot: of_one_slot,
+            shares_slots: false,
             ids,
             slots,
             positions,

@@ -1,7 +1,7 @@
 //! A section under construction: its fields, its steps, and the buffer of each value.
 
 use crate::fuse::list::Value;
-use crate::lower::reasons::JOINS;
+use crate::lower::reasons::{JOINS, SHARED};
 use crate::lower::steps::quantize::Quantized;
 use crate::plan::regime::{Regime, Schedule};
 use crate::plan::{Argument, Condition, Field, Operand, RecurrentState, Section, Step};
@@ -85,6 +85,7 @@ impl Draft<'_> {
         for step in &mut self.section.steps_mut(self.schedule)[first..] {
             step.reason = match step.condition {
                 Condition::Split => Some(JOINS.to_owned()),
+                Condition::SharedSlots => Some(SHARED.to_owned()),
                 _ => reason.clone(),
             };
         }

@@ -282,6 +282,8 @@ pub enum Condition {
     Split,
     /// In passes of several rows.
     SeveralRows,
+    /// In passes with several rows of one slot.
+    SharedSlots,
     /// In passes of many rows (prefill).
     Many,
     /// If MLA runs in absorbed form.

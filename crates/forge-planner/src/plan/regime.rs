@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Maximum rows of a decode pass, each of another slot, and maximum rows with logits in a pass.
+/// Maximum rows of a decode pass, and maximum rows with logits in a pass.
 pub const DECODE_ROWS: usize = 64;
 
 /// Maximum rows of a decode pass whose KV splits do not depend on the number of rows.
@@ -90,7 +90,7 @@ impl Regime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// One row, or a few rows of different slots.
+    /// Few rows: one of each slot, or up to [`INDEPENDENT_ROWS`] of any slots.
     Decode,
     /// Any number of rows.
     Batch,

@@ -111,6 +111,8 @@ impl Plan {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
             Condition::SeveralRows => load.rows > 1,
+            // Rows of the decode schedule belong to different slots here.
+            Condition::SharedSlots => false,
             Condition::Many => load.regime() == Regime::Many,
             Condition::Absorbed => !self.expands_mla(load),
             Condition::Expanded => self.expands_mla(load),

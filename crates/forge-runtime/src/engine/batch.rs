@@ -21,7 +21,7 @@ use forge_device::device::{Device, Schedule};
 use forge_device::error::Error;
 use forge_device::model::{Batch, Layout};
 use forge_device::sampling::device_sampling::DeviceSampling;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum rows of a batch that are decoded. With more, one batch pass is faster.
 const MAX_DECODED_ROWS: usize = 256;
@@ -33,8 +33,8 @@ const MAX_DECODED_ROWS_WITH_EXPERTS: usize = 64;
 
 impl<D: Device> Engine<D> {
     /// Runs 1 to `chunk` rows whose positions continue their slots, then the head for the rows in `wanted`.
-    /// Returns the logits or the next token of each wanted row. Rows that are decoded and other rows take
-    /// separate passes.
+    /// Returns the logits or the next token of each wanted row. Up to `independent_rows` rows take one decode pass.
+    /// Of more rows, those that are decoded and others take separate passes.
     pub fn run_batch(
         &mut self,
         rows: &[Row],
@@ -100,9 +100,13 @@ impl<D: Device> Engine<D> {
 
     /// The passes that compute these rows: the schedule and the indices of each.
     fn passes(&self, rows: &[Row]) -> Vec<(Schedule, Vec<u32>)> {
+        let all = || (0..rows.len() as u32).collect();
         if self.slots.len() == 1 || !self.decodes_batches() {
-            let schedule = self.schedule(rows.len());
-            return vec![(schedule, (0..rows.len() as u32).collect())];
+            return vec![(self.schedule(rows.len()), all())];
+        }
+        // Weights are read once for decoded rows and short portions of prompts. Recurrent states step by one row.
+        if rows.len() <= self.info().independent_rows as usize && self.info().recurrent_state_bytes == 0 {
+            return vec![(Schedule::Decode, all())];
         }
         let (decode_rows, max_decoded) = match self.is_reproducible {
             true => (self.info().independent_rows, usize::MAX),
@@ -140,8 +144,12 @@ impl<D: Device> Engine<D> {
             ..
         } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
-        let of_one_slot = rows.iter().all(|row| row.slot == rows[0].slot);
-        let all = Batch { is_single_slot: of_one_slot, ..layout.rows(schedule, rows.len() as u32, longest) };
+        let slots_of_rows: BTreeSet<u32> = rows.iter().map(|row| row.slot).collect();
+        let all = Batch {
+            is_single_slot: slots_of_rows.len() == 1,
+            shares_slots: slots_of_rows.len() < rows.len(),
+            ..layout.rows(schedule, rows.len() as u32, longest)
+        };
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));

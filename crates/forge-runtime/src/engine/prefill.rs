@@ -72,7 +72,11 @@ impl<D: Device> Engine<D> {
         let max_length = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
         let layout = self.model.layout();
-        let batch = Batch { is_single_slot: true, ..layout.rows(schedule, rows.len() as u32, max_length) };
+        let batch = Batch {
+            is_single_slot: true,
+            shares_slots: rows.len() > 1,
+            ..layout.rows(schedule, rows.len() as u32, max_length)
+        };
         let batch = if in_second_half { layout.in_second_half(batch) } else { batch };
         self.write(batch.ids, rows.iter().map(|row| row.id));
         self.write(batch.slots, rows.iter().map(|row| row.slot));

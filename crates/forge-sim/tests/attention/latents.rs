@@ -265,6 +265,7 @@ fn mla_attention_over_latents_matches_the_reference() {
                 ("context", CONTEXT),
                 ("splits", splits),
                 ("split_positions", SPLIT_POSITIONS),
+                ("appends", 1),
             ];
             let raw = raw(shape, &mut random, rows);
             let q = random.floats(count * shape.heads * shape.width);

@@ -93,3 +93,74 @@ fn attention_with_fused_prologue_matches_the_reference() {
         }
     }
 }
+
+/// Rows of one slot, after their keys and values were appended, have the bits of rows that run one after the
+/// other.
+#[test]
+fn rows_of_one_slot_equal_rows_in_sequence() {
+    const ROWS: usize = 3;
+    let mut shapes = shapes();
+    shapes.extend(with_matrix_units());
+    shapes.retain(|shape| {
+        let fits = prologue_fits(shape.query_heads, shape.key_heads, shape.width);
+        // A ring keeps what the first row sees.
+        let ring = shape.ring.zip(shape.window).is_none_or(|(ring, window)| ring + 1 >= window + ROWS);
+        fits && ring && shape.kv_source != KvSource::Nothing
+    });
+    assert!(shapes.len() > 20, "{}", shapes.len());
+    let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.rope_append()]));
+    let mut random = Random(31);
+    for (index, shape) in shapes.iter().enumerate() {
+        for (first, splits) in [(0, 1), (18, 3)] {
+            let all = Batch::of(&[(1, first), (1, first + 1), (1, first + 2)]);
+            let row_width = shape.row_width();
+            let qkv = random.floats(ROWS * row_width);
+            let gains = [0; 2].map(|_| random.floats(shape.width));
+            let sinks = random.floats(shape.query_heads);
+            let before =
+                [0; 2].map(|_| cache(&mut random, shape, |slot| usize::from(slot == 1) * first as usize).0);
+            let heads = shape.query_heads * shape.width * 4;
+            let partials = shape.query_heads * splits * (shape.width + 2) * 4;
+            let run = |kernel: usize, rows: std::ops::Range<usize>, cache: &[Vec<u8>; 2], appends: usize| {
+                let qkv = &qkv[rows.start * row_width..rows.end * row_width];
+                let (slots, positions) = (&all.slots[rows.clone()], &all.positions[rows.clone()]);
+                let scalars: Vec<(&str, usize)> = shape
+                    .scalars(rows.len(), splits)
+                    .into_iter()
+                    .map(|(name, value)| (name, if name == "appends" { appends } else { value }))
+                    .collect();
+                let [partials, heads] =
+                    if splits > 1 { [rows.len() * partials, 0] } else { [0, rows.len() * heads] };
+                kernels.run(
+                    kernel,
+                    &scalars,
+                    &[
+                        ("qkv", Input::F32(qkv)),
+                        ("query_gain", Input::F32(&gains[0])),
+                        ("key_gain", Input::F32(&gains[1])),
+                        ("keys", Input::Bytes(&cache[0])),
+                        ("values", Input::Bytes(&cache[1])),
+                        ("sinks", Input::F32(&sinks)),
+                        ("gates", Input::F32(qkv)),
+                        ("slots", Input::U32(slots)),
+                        ("positions", Input::U32(positions)),
+                        ("q", Input::Uninitialized(rows.len() * shape.query_heads * shape.width * 4)),
+                        ("partials", Input::Uninitialized(partials)),
+                        ("heads", Input::Uninitialized(heads)),
+                    ],
+                )
+            };
+            let (mut cache, mut wanted) = (before.clone(), Vec::new());
+            for row in 0..ROWS {
+                let written = run(2 * index, row..row + 1, &cache, 1);
+                cache = [written[0].clone(), written[1].clone()];
+                wanted.extend(written[2..].concat());
+            }
+            let [_, keys, values] = &run(2 * index + 1, 0..ROWS, &before, 1)[..] else { panic!("{shape:?}") };
+            assert_eq!([keys, values], [&cache[0], &cache[1]], "{shape:?}");
+            let found = run(2 * index, 0..ROWS, &[keys.clone(), values.clone()], 0);
+            assert_eq!([&found[0], &found[1]], [keys, values], "{shape:?}");
+            assert!(found[2..].concat() == wanted, "{shape:?} from position {first}");
+        }
+    }
+}

@@ -161,7 +161,7 @@ impl Shape {
     }
 
     /// Scalars of a dispatch.
-    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 5] {
+    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 6] {
         let capacity = self.capacity();
         [
             ("rows", rows),
@@ -169,6 +169,7 @@ impl Shape {
             ("capacity", capacity),
             ("splits", splits),
             ("split_positions", 4),
+            ("appends", 1),
         ]
     }
 

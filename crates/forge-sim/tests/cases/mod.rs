@@ -147,6 +147,7 @@ impl Writer {
             ("capacity", capacity),
             ("splits", launch.splits),
             ("split_positions", 4),
+            ("appends", 1),
             ("first", 5),
             ("begin", launch.kv_range[0]),
             ("end", launch.kv_range[1]),

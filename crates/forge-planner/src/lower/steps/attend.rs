@@ -4,7 +4,7 @@ use crate::fuse::list::{Attend, Fused, HeadNorm, KvSource, Operation, RopeAppend
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::Schedule;
-use crate::plan::{BatchColumn, Condition, Operand, RowsOf};
+use crate::plan::{BatchColumn, Condition, Operand, RowsOf, State};
 use forge_ir::{Layout, ParamId};
 use forge_kernels::{Spec, spec};
 
@@ -54,16 +54,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let to = self.scratch("q", width, RowsOf::Row);
         draft.buffers.insert(operation.output, to);
-        let spec = Spec::RopeAppend(forge_ops::RopeAppend {
-            query_heads: prepare.query_heads,
-            key_heads: state.heads,
-            width: state.width,
-            cache: self.plan.cache,
-            ring: state.ring.map(|ring| ring.positions),
-            kv_source: prepare.kv_source,
-            norm: head_norm(prepare),
-            rope: prepare.rope.clone(),
-        });
+        let spec = self.rope_append_spec(prepare, state);
         let prepared = |what: &str| match (prepare.norm, prepare.rope.is_none()) {
             (None, true) => what.to_owned(),
             (Some(_), true) => format!("norm({what})"),
@@ -88,6 +79,39 @@ impl Select<'_> {
         };
         let formula = format!("{formula}; {} to the KV cache.", appended(prepare));
         draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    fn rope_append_spec(&self, prepare: &RopeAppend, state: State) -> Spec {
+        Spec::RopeAppend(forge_ops::RopeAppend {
+            query_heads: prepare.query_heads,
+            key_heads: state.heads,
+            width: state.width,
+            cache: self.plan.cache,
+            ring: state.ring.map(|ring| ring.positions),
+            kv_source: prepare.kv_source,
+            norm: head_norm(prepare),
+            rope: prepare.rope.clone(),
+        })
+    }
+
+    /// Appends the keys and values of all rows before attention whose prologue would append them: a row attends to
+    /// other rows of its slot. The prepared queries are not used; `heads` has space for them.
+    fn append_of_shared_slots(
+        &mut self,
+        draft: &mut Draft<'_>,
+        prepare: &RopeAppend,
+        state: State,
+        (from, heads): (usize, usize),
+    ) {
+        let spec = self.rope_append_spec(prepare, state);
+        let general = "cache[slots, positions] = prepared keys, values";
+        let function = self.function("rope_append", general, &[(&draft.regimes()[1..], spec)]);
+        let mut arguments = vec![("qkv", Operand::Scratch(from))];
+        arguments.extend(self.head_gains(draft, prepare.norm));
+        arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(heads)), KEYS, VALUES]);
+        let formula = "Append k and v of all rows, since rows of one slot attend to each other.";
+        draft.step("shared_append", formula, function, &arguments);
+        draft.set_last_condition(Condition::SharedSlots);
     }
 
     fn head_gains(&self, draft: &mut Draft<'_>, norm: Option<HeadNorm>) -> Vec<(&'static str, Operand)> {
@@ -178,6 +202,11 @@ impl Select<'_> {
             "{prepare}heads = {gated}softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
         );
         let function = self.function(&draft.function_name("attend"), &general, &variants);
+        if let Some(prepare) = attend.prologue.as_ref().filter(|it| it.kv_source != KvSource::Nothing)
+            && draft.is_decode()
+        {
+            self.append_of_shared_slots(draft, prepare, state, (from, heads));
+        }
         let mut arguments = vec![(source, Operand::Scratch(from))];
         let norm = attend.prologue.as_ref().and_then(|prepare| prepare.norm);
         arguments.extend(self.head_gains(draft, norm));

@@ -214,6 +214,20 @@ impl Select<'_> {
             ("heads", Operand::Scratch(to)),
         ]);
         let prepares = prologue.is_some();
+        if let Some(prepare) = prologue.clone().filter(|_| draft.is_decode()) {
+            let spec =
+                Spec::MlaAppend(forge_ops::MlaAppend { width, rope_width, cache, prepare: Some(prepare) });
+            let general = "cache[slots, positions] = prepared latent, key";
+            let function = self.function("mla_rope_append", general, &[(&draft.regimes()[1..], spec)]);
+            let of_append = ["queries", "latent", "key", "gain", "latents", "slots", "positions"];
+            let mut of_append: Vec<_> =
+                arguments.iter().filter(|(name, _)| of_append.contains(name)).copied().collect();
+            // The prepared queries are not used; `heads` has space for them.
+            of_append.push(("q_rope", Operand::Scratch(to)));
+            let formula = "Append the lines of all rows, since rows of one slot attend to each other.";
+            draft.step("shared_append", formula, function, &of_append);
+            draft.set_last_condition(Condition::SharedSlots);
+        }
         let spec =
             Spec::MlaAttention(forge_ops::MlaAttention { heads, width, rope_width, cache, scale, prologue });
         let general = format!(

@@ -2,7 +2,7 @@
 //!
 //! A running sequence shall not wait for more than twice its usual time between tokens because of another client's
 //! prompt. So prompt rows may take as long as decoding does. How long they take is measured once at start, for
-//! powers of two; later passes correct it by a common factor, because it also depends on the context.
+//! some numbers of rows; later passes correct it by a common factor, because it also depends on the context.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Passes without prompt rows whose median is the usual time between tokens.
 const RECENT_GAPS: usize = 15;
 /// The fewest prompt rows of a pass.
-pub(crate) const MIN_ROWS: usize = 4;
+const MIN_ROWS: usize = 3;
 /// If no number of rows is fast enough, the largest whose time is within this factor of the smallest's.
 const TOLERANCE: f64 = 1.1;
 /// The weight of the last pass in the common factor.
@@ -37,6 +37,11 @@ impl PrefillBudget {
             factor: 1.0,
             gaps: VecDeque::from([gap.as_secs_f64()]),
         }
+    }
+
+    /// Numbers of prompt rows to measure: with one decoded row they are powers of two, as limits of kernels are.
+    pub(crate) fn sizes() -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(MIN_ROWS), |rows| Some(2 * rows + 1))
     }
 
     /// Whether a pass that takes `time` is too long to measure larger ones.

@@ -17,7 +17,7 @@
 use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::load::finish_background_work;
 use crate::serve::batch::job::{NextToken, Progress, QueuedRequest, RequestEvent, RunningRequest};
-use crate::serve::batch::prefill_budget::{self, PrefillBudget};
+use crate::serve::batch::prefill_budget::PrefillBudget;
 use crate::serve::batch::scheduled_batch::ScheduledBatch;
 use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
 use crate::serve::http::metrics::Metrics;
@@ -88,8 +88,7 @@ impl<D: Device> Scheduler<D> {
         let (gap, mut with_rows) = (self.time_of_mixed_pass(0, id)?, Vec::new());
         if self.slots.len() > 1 {
             let most = self.engine.info().prefill_chunk.min(self.engine.context()) as usize;
-            let sizes = std::iter::successors(Some(prefill_budget::MIN_ROWS), |rows| Some(rows * 2));
-            for rows in sizes.take_while(|rows| *rows < most) {
+            for rows in PrefillBudget::sizes().take_while(|rows| *rows < most) {
                 let time = self.time_of_mixed_pass(rows, id)?;
                 with_rows.push((rows, time));
                 if PrefillBudget::is_exceeded(gap, time) {
