@@ -19,7 +19,7 @@ verify() {
         echo "$report"
         return
     fi
-    worst=$(echo "$report" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
+    worst=$(echo "$report" | awk '$NF == "matches" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
     text="--model-dir $name generate --token-ids 1,2,3,4,5 --temperature 0 -n 24"
     # Lines of compute-sanitizer are not output of the program.
     on_gpu=$("$@" ./programs "$name" --device cuda $text 2>/dev/null | sed '/^=========/d')
