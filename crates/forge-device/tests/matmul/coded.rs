@@ -174,8 +174,22 @@ fn router_inputs_are_never_quantized() {
 #[test]
 fn repacked_and_row_major_results_are_bitwise_identical() {
     let mut random = Random(14);
-    let shapes =
-        [(1, 16, 32), (1, 144, 70), (2, 48, 33), (3, 80, 2050), (4, 16, 64), (5, 112, 96), (70, 272, 1056)];
+    let shapes = [
+        (1, 16, 32),
+        (1, 144, 70),
+        (2, 48, 33),
+        (3, 80, 2050),
+        (4, 16, 64),
+        (5, 112, 96),
+        (6, 16, 96),
+        (7, 80, 70),
+        (8, 144, 1056),
+        (9, 48, 64),
+        (17, 32, 96),
+        (32, 16, 64),
+        (33, 16, 64),
+        (70, 272, 1056),
+    ];
     for (rows, outputs, inputs) in shapes {
         for format in REPACKED_FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);

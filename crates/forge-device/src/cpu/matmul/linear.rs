@@ -49,10 +49,12 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
-    if is_encoded::<M>(call, shape) && call.scalar(0) > GEMV_MAX_ROWS {
+    let is_repacked = M::STRIPS && call.is_repacked("weight_codes");
+    let gemv_rows = if is_repacked { call.level().repacked_rows() } else { GEMV_MAX_ROWS };
+    if is_encoded::<M>(call, shape) && call.scalar(0) > gemv_rows {
         return int8_gemm::products::<M>(call, shape);
     }
-    if M::STRIPS && call.is_repacked("weight_codes") {
+    if is_repacked {
         return call.level().run(repacked_gemv::RepackedGemv::<M>::new(call, shape));
     }
     #[cfg(target_arch = "x86_64")]

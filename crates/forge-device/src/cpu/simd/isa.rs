@@ -1,6 +1,7 @@
 //! Selection of the instruction set: detected once, or forced by
 //! `FORGE_ISA=portable|avx2|avx512|amx|neon|dot|i8mm`.
 
+use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::simd::portable::Portable;
 use crate::cpu::simd::vectors::Simd;
 
@@ -137,6 +138,16 @@ impl Isa {
         return self == Isa::Amx;
         #[cfg(not(target_arch = "x86_64"))]
         false
+    }
+
+    /// Maximum rows of x in int8 GEMV on repacked weights. With AVX-512, the sums of eight rows stay in registers, and
+    /// up to four such groups are faster than packing panels, even with AMX.
+    pub(crate) fn repacked_rows(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Amx => 32,
+            _ => GEMV_MAX_ROWS,
+        }
     }
 
     /// Runs `task` compiled for this instruction set. Everything that `task` calls must be `inline(always)`.

@@ -14,7 +14,6 @@ use crate::cpu::device::scratch::Scratch;
 use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
-use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
 use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
@@ -30,6 +29,9 @@ const PIECE: usize = 4 * OUTPUTS;
 
 /// Maximum number of outputs per claim. Claims are large, because the memory pipeline drains between them.
 const MAX_OUTPUTS_PER_CLAIM: usize = 8192;
+
+/// Maximum number of rows whose sums are in registers at once.
+const MAX_GROUP: usize = 8;
 
 /// GEMV of a few rows.
 pub(crate) struct RepackedGemv<'a, M> {
@@ -99,7 +101,7 @@ pub(crate) struct RepackedRows<M> {
 }
 
 impl<M: Matrix> RepackedRows<M> {
-    /// Multiplies by one to [`GEMV_MAX_ROWS`] rows.
+    /// Multiplies by one to [`Isa::repacked_rows`](crate::cpu::simd::isa::Isa::repacked_rows) rows.
     #[inline(always)]
     pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
         let is_one = self.streams.is_one();
@@ -111,9 +113,45 @@ impl<M: Matrix> RepackedRows<M> {
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
                 [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
                 [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
-                rows => {
-                    self.products::<S, GEMV_MAX_ROWS, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch)
+                rows => match rows.len().div_ceil(rows.len().div_ceil(MAX_GROUP)) {
+                    ..=4 => self.in_groups::<S, 4>(rows, to, pitch),
+                    5 | 6 => self.in_groups::<S, 6>(rows, to, pitch),
+                    _ => self.in_groups::<S, MAX_GROUP>(rows, to, pitch),
+                },
+            }
+        }
+    }
+
+    /// Multiplies by groups of up to `X` rows, strip by strip: after the first group, a strip is in the L2 cache. The last
+    /// row of a smaller group is repeated.
+    #[inline(always)]
+    unsafe fn in_groups<S: Simd, const X: usize>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
+        let each = rows.len().div_ceil(rows.len().div_ceil(X));
+        for strip in 0..self.strips {
+            for (group, to) in rows.chunks(each).zip(to.chunks_mut(each * pitch)) {
+                let padded = std::array::from_fn(|row| &group[row.min(group.len() - 1)]);
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let sums = self.at_once::<S, X, 1>(padded, [strip]);
+                    Self::store::<S, X>(&sums[0], group.len(), &mut to[strip * OUTPUTS..], pitch);
                 }
+            }
+        }
+    }
+
+    /// Stores the results of a strip for the first `count` rows.
+    #[inline(always)]
+    unsafe fn store<S: Simd, const X: usize>(
+        sums: &[[S::V; 2]; X],
+        count: usize,
+        to: &mut [f32],
+        pitch: usize,
+    ) {
+        for r in 0..count {
+            for part in 0..OUTPUTS / S::LANES {
+                let to = &mut to[r * pitch + part * S::LANES..][..S::LANES];
+                // SAFETY: the slice has a vector's lanes.
+                unsafe { S::store(to.as_mut_ptr(), sums[r][part]) };
             }
         }
     }
@@ -156,13 +194,8 @@ impl<M: Matrix> RepackedRows<M> {
             // SAFETY: the caller's contract.
             let sums = unsafe { self.at_once::<S, X, W>(rows, strips) };
             for w in 0..W {
-                for r in 0..X {
-                    for part in 0..OUTPUTS / S::LANES {
-                        let to = &mut to[r * pitch + strips[w] * OUTPUTS + part * S::LANES..][..S::LANES];
-                        // SAFETY: the slice has a vector's lanes.
-                        unsafe { S::store(to.as_mut_ptr(), sums[w][r][part]) };
-                    }
-                }
+                // SAFETY: the caller's contract.
+                unsafe { Self::store::<S, X>(&sums[w], X, &mut to[strips[w] * OUTPUTS..], pitch) };
             }
         }
     }
