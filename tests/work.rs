@@ -37,7 +37,7 @@ fn kernel_cost_tables_match_the_planned_costs() {
                     (false, true) => length,
                     (false, false) => rows,
                 };
-                let known = works[kernel.expect("it is the plan's")].of(rows as u32, length as u32);
+                let known = works[kernel.expect("it is the plan's")].of(rows as u32, 1, length as u32);
                 let cost = step_cost(&plan, section, step, load);
                 let planned =
                     DispatchCost { read: cost.read(), written: cost.written(), operations: cost.operations };

@@ -251,6 +251,9 @@ pub struct Profile {
     /// Also measure prefill of N tokens
     #[arg(short = 'p', long, value_name = "N", default_value_t = 0)]
     pub(crate) n_prompt: u32,
+    /// Also measure decode of N sequences in parallel
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
+    pub(crate) n_parallel: u32,
     /// Repetitions; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repetitions: u32,

@@ -26,7 +26,11 @@ impl Command for Arguments {
     fn run(&self, context: &Context<'_>) -> Outcome {
         let (program, common, command) = (context.program, context.common, self);
         let length = common.ctx_size.unwrap_or(ORDINARY_LENGTH.min(program.info.context));
-        let setup = LoadOptions { context: Some(length.max(command.n_prompt)), ..common.load_options() };
+        let setup = LoadOptions {
+            context: Some(length.max(command.n_prompt)),
+            slots: command.n_parallel,
+            ..common.load_options()
+        };
         // A trace path that cannot be written is an error before anything is measured.
         if let Some(path) = &command.trace {
             atomic_write::try_at(path).map_err(|error| unwritten(path, &error))?;
@@ -36,6 +40,9 @@ impl Command for Arguments {
         let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
         let mut engine = engine.map_device(CapturingDevice::new);
         let mut subjects = vec![ProfiledPass::decode(&mut engine, length)?];
+        if command.n_parallel > 1 {
+            subjects.push(ProfiledPass::decode_batch(&mut engine, length, command.n_parallel)?);
+        }
         if command.n_prompt > 0 {
             subjects.push(ProfiledPass::prefill(&mut engine, command.n_prompt)?);
         }

@@ -154,7 +154,7 @@ impl<'a> Encoding<'a> {
         );
         self.dispatches += 1;
         let rows = scalars.first().copied().unwrap_or(1);
-        self.split.add(kernel.cost.of(rows, self.max_length.max(rows)));
+        self.split.add(kernel.cost.of(rows, 1, self.max_length.max(rows)));
         Ok(())
     }
 }

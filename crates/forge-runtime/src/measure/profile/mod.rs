@@ -9,7 +9,7 @@ pub use crate::measure::profile::table::{PeakBandwidth, json, table};
 pub use crate::measure::profile::timings::{Profile, Step};
 pub use crate::measure::profile::trace::trace;
 
-use crate::engine::{Engine, Output};
+use crate::engine::{Engine, Output, OutputKind, Row};
 use crate::measure::capture::{CapturedPass, CapturingDevice};
 use forge_device::device::{Binding, Buffer, Device};
 use forge_device::error::Error;
@@ -20,6 +20,8 @@ use std::time::Instant;
 pub struct ProfiledPass {
     /// Description for output.
     pub name: String,
+    /// Number of sequences that the rows of a pass belong to.
+    pub sequences: u32,
     /// The passes, each with the positions that its last row attends to.
     pub passes: Vec<(CapturedPass, u32)>,
 }
@@ -38,7 +40,34 @@ impl ProfiledPass {
             engine.run_tokens(0, before, Output::Nothing)?;
         }
         let passes = captured(engine, &[*last], Output::Greedy)?;
-        Ok(ProfiledPass { name: format!("decode at {length} tokens"), passes })
+        Ok(ProfiledPass { name: format!("decode at {length} tokens"), sequences: 1, passes })
+    }
+
+    /// The passes that decode a token of each of `sequences` slots, at the end of a context of `length` tokens.
+    pub fn decode_batch<D: Device>(
+        engine: &mut Engine<CapturingDevice<D>>,
+        length: u32,
+        sequences: u32,
+    ) -> Result<ProfiledPass, Error> {
+        let ids = engine.info().test_tokens(length);
+        let (last, before) =
+            ids.split_last().ok_or_else(|| Error::usage("the context is empty: use --ctx-size 1 or more"))?;
+        for slot in 0..sequences {
+            engine.truncate(slot, 0);
+            if !before.is_empty() {
+                engine.run_tokens(slot, before, Output::Nothing)?;
+            }
+        }
+        let rows: Vec<Row> =
+            (0..sequences).map(|slot| Row { id: *last, slot, position: length - 1 }).collect();
+        engine.device().take();
+        engine.run_batch(&rows, &(0..sequences).collect::<Vec<_>>(), OutputKind::Greedy)?;
+        let passes = engine.device().take().into_iter().map(|pass| (pass, length)).collect();
+        Ok(ProfiledPass {
+            name: format!("decode of {sequences} sequences at {length} tokens"),
+            sequences,
+            passes,
+        })
     }
 
     /// The prefill passes of a prompt of `count` tokens.
@@ -54,7 +83,7 @@ impl ProfiledPass {
             let want = if chunks.peek().is_some() { Output::Nothing } else { Output::Greedy };
             passes.extend(captured(engine, chunk, want)?);
         }
-        Ok(ProfiledPass { name: format!("prefill of {count} tokens"), passes })
+        Ok(ProfiledPass { name: format!("prefill of {count} tokens"), sequences: 1, passes })
     }
 
     /// Measures `rounds` rounds after a warm-up round. `goes_on` gets the number of rounds done and may stop
@@ -100,7 +129,7 @@ impl ProfiledPass {
             for note in &pass.dispatches {
                 layer = layer_of(&note.bindings, weights, layer);
                 let seconds = median(isolated.iter().map(|round| round[steps.len()]).collect());
-                let done = note.kernel.cost.of(note.rows(), *length);
+                let done = note.kernel.cost.of(note.rows(), self.sequences, *length);
                 steps.push(Step {
                     kernel: note.kernel.name,
                     layer,
