@@ -203,13 +203,18 @@ SAME_FUNCTIONS
 }
 
 // ── Kernels one after the other ──────────────────────────────────────────────────────────────────
-// See `kernels/support/wait_for_others.metal`. The next kernel may be begun when every threadgroup of this one says so, or has ended: then
+// See `kernels/support/sync/grid_dependency_wait.metal`. The next kernel may be begun when every threadgroup of this one says so, or has ended: then
 // it is there, and waits, when this one's last results have come.
 #define OWN_WAIT
 INLINE void wait_for_others() {
 #ifdef BEGUN_EARLY
     __asm__ volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+INLINE void wait_for_others_if(bool needed) {
+    if (needed) {
+        wait_for_others();
+    }
 }
 INLINE void let_others_begin() {
 #ifdef BEGUN_EARLY

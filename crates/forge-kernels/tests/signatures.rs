@@ -149,11 +149,18 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let gates = if attend.op.gates.is_some() { " gates" } else { "" };
             let quantized = if attend.layout.quantizes { " *quantized_heads" } else { "" };
             let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads{quantized}"));
-            let scalars = with_ring(
-                attend.op.ring,
-                "rows context capacity splits split_positions",
-                "rows context splits split_positions",
-            );
+            let scalars = match attend.op.appends() {
+                true => with_ring(
+                    attend.op.ring,
+                    "rows context capacity splits split_positions appends",
+                    "rows context splits split_positions appends",
+                ),
+                false => with_ring(
+                    attend.op.ring,
+                    "rows context capacity splits split_positions",
+                    "rows context splits split_positions",
+                ),
+            };
             (names, scalars, grid)
         }
         Spec::AttendCombine(combine) => {
@@ -222,7 +229,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let [_, _, groups] = mla_attention_heads(attend);
             (
                 names,
-                "rows context splits split_positions",
+                if attend.prologue.is_some() {
+                    "rows context splits split_positions appends"
+                } else {
+                    "rows context splits split_positions"
+                },
                 grid("splits".to_owned(), &groups.to_string(), "rows"),
             )
         }

@@ -342,10 +342,11 @@ fn a_file_contains_each_support_unit_once() {
         return *(device const float4*)(row + column);
     }
 
-    // With programmatic dependent launch, waits for the preceding kernels; called once, before their results are
-    // read or overwritten. Metal does not start kernels early.
+    // With programmatic dependent launch, waits for the preceding kernels, before their results are read or overwritten.
+    // Metal does not start kernels early.
     #ifndef OWN_WAIT
     inline void wait_for_others() {}
+    inline void wait_for_others_if(bool) {}
     #endif
 
     kernel void head_one(

@@ -157,7 +157,8 @@ pub struct Prologue {
 ///
 /// Split-KV kernel. Scalars: rows, context\[, capacity\], splits, split_positions. Buffers: q, keys, values,
 /// \[sinks,\] \[gates,\] slots, positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\]
-/// instead of q, and keys and values are written. With a prologue of queries only: q\[, query_gain\], and
+/// instead of q, keys and values are written, and a further scalar: appends, 0 if the keys and values of all rows are in
+/// the cache already, which several rows of one slot need. With a prologue of queries only: q\[, query_gain\], and
 /// keys and values are read. Grid: splits, KV heads, rows.
 ///
 /// A row at position p has `p / split_positions + 1` splits, at most `splits`; further ones are empty. Split s

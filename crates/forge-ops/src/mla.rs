@@ -80,8 +80,8 @@ pub struct MlaAppend {
 /// MLA attention in absorbed form.
 ///
 /// Scalars: rows, context, splits, split_positions. Buffers: q, q_rope, latents, slots, positions, partials,
-/// heads. With a prologue: queries, latent, key, gain instead of q_rope, and latents are written; no two rows
-/// of a pass may then belong to one slot. Grid: splits, groups of heads, rows.
+/// heads. With a prologue: queries, latent, key, gain instead of q_rope, latents are written, and a further scalar:
+/// appends, as in [`Attend`](crate::attention::Attend). Grid: splits, groups of heads, rows.
 ///
 /// q is `[row, head, width]`, `q_rope` `[row, head, rope_width]`. A row attends to the positions `0..=position`
 /// with softmax(scale · (q·c + r·k)) c. Splits, `partials` and `heads` are as in

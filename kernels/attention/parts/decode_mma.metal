@@ -55,10 +55,8 @@ if (quarter == 0u) {
     uint start = begin + own_part * 16u;
     bool more = start < end;
 {% if appends %}
-    if (args.appends == 0u) {
-        // The kernel before this one appends to the cache.
-        wait_for_others();
-    }
+    // Then the kernel before this one appends to the cache.
+    wait_for_others_if(args.appends == 0u);
 {% endif %}
     if (more) {
         {{ load_keys()|indent(8) }}

@@ -59,10 +59,8 @@
     uint start = begin + part * {{ block }}u;
     bool more = start < end;
 {% if appends %}
-    if (args.appends == 0u) {
-        // The kernel before this one appends to the cache.
-        wait_for_others();
-    }
+    // Then the kernel before this one appends to the cache.
+    wait_for_others_if(args.appends == 0u);
 {% endif %}
     if (more) {
 {{ load_block() }}    }

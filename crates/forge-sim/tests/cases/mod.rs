@@ -25,6 +25,8 @@ pub(crate) struct Launch {
     pub(crate) splits: u32,
     /// The tile of positions, for kernels that process positions tile by tile.
     pub(crate) kv_range: [u32; 2],
+    /// Whether the kernel appends its rows to the cache, if it can.
+    pub(crate) appends: bool,
 }
 
 pub(crate) const CONTEXT: usize = 72;
@@ -38,7 +40,13 @@ impl Launch {
             others: 0,
             splits: 1,
             kv_range: [0, last + 1],
+            appends: true,
         }
+    }
+
+    /// All rows are in the cache.
+    pub(crate) fn appended(self) -> Launch {
+        Launch { appends: false, ..self }
     }
 
     pub(crate) fn split(self, splits: u32) -> Launch {
@@ -147,7 +155,7 @@ impl Writer {
             ("capacity", capacity),
             ("splits", launch.splits),
             ("split_positions", 4),
-            ("appends", 1),
+            ("appends", u32::from(launch.appends)),
             ("first", 5),
             ("begin", launch.kv_range[0]),
             ("end", launch.kv_range[1]),

@@ -88,6 +88,7 @@ pub(crate) fn attention(
         Launch::rows(1, 0),
         Launch::rows(1, 40).split(3),
         Launch::rows(1, 2).split(5),
+        Launch::rows(3, 50).appended(),
     ];
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
     let mut cases = Vec::new();

@@ -75,6 +75,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         Launch::rows(1, 0),
         Launch::rows(1, 40).split(3),
         Launch::rows(1, 2).split(5),
+        Launch::rows(3, 50).appended(),
     ];
     let own_norm = |gain, split| {
         let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);

@@ -222,8 +222,9 @@ impl Select<'_> {
             let of_append = ["queries", "latent", "key", "gain", "latents", "slots", "positions"];
             let mut of_append: Vec<_> =
                 arguments.iter().filter(|(name, _)| of_append.contains(name)).copied().collect();
-            // The prepared queries are not used; `heads` has space for them.
-            of_append.push(("q_rope", Operand::Scratch(to)));
+            // The prepared queries are not used.
+            let q_rope = self.scratch("q_rope", heads * rope_width, RowsOf::DecodeRow);
+            of_append.push(("q_rope", Operand::Scratch(q_rope)));
             let formula = "Append the lines of all rows, since rows of one slot attend to each other.";
             draft.step("shared_append", formula, function, &of_append);
             draft.set_last_condition(Condition::SharedSlots);

@@ -114,8 +114,8 @@ impl Writer {
         }
     }
 
-    /// A KV cache, initialized up to the length of each slot. With a prologue, the kernel writes the last
-    /// position of a slot.
+    /// A KV cache, initialized up to the length of each slot. With a prologue that appends, the kernel writes the
+    /// last position of a slot.
     fn cache(
         &mut self,
         format: Format,
@@ -124,6 +124,7 @@ impl Writer {
         launch: &Launch,
         whole: bool,
     ) -> Content {
+        let whole = whole || !launch.appends;
         let capacity = capacity(ring);
         let head = capacity * record(format, width);
         let rows = launch.positions.len();
