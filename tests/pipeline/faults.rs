@@ -53,14 +53,15 @@ fn odd(format: &str) -> &'static Built {
 /// Recordings that dispatch every kernel, in every batch-size class.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
-    // One row; small batches of one and two MMA tiles; prefill; two, three and seven slots, some with fewer KV
-    // splits than others; and a long KV cache without split-KV attention.
+    // One row; small batches of one and two MMA tiles; prefill; a small batch and two, three and seven slots, some of
+    // whose rows have fewer KV splits than others; and a long KV cache without split-KV attention.
     let long = ((1, 0), 0, &[280, 3, 1][..], 1 << 18);
     let cases = [
         (&[1][..], (1, 0)),
         (&[7, 1], (1, 0)),
         (&[11], (1, 0)),
         (&[70, 3, 1], (1, 0)),
+        (&[21, 15, 1], (1, 0)),
         (&[21, 2, 1], (2, 0)),
         (&[41, 2, 1], (3, 8)),
         (&[9, 1], (7, 1)),
