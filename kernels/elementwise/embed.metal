@@ -62,7 +62,7 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             const uint column = packet * {{ columns }}u + 4u * v;
-{% if offset and halves %}
+{% if offset and half_block_scales %}
             // The packet's halves have separate scales and offsets.
             const float2 line = v < {{ vectors // 2 }}u ? scale.xz : scale.yw;
             const float4 values = (weights[v] * line.x + line.y){{ times }};
@@ -70,7 +70,7 @@ kernel void {{ name }}(
             const float4 values = (weights[v] * scale.x + scale.y){{ times }};
 {% elif offset %}
             const float4 values = weights[v] * scale.x + scale.y;
-{% elif halves %}
+{% elif half_block_scales %}
             // The packet's halves have separate scales.
             const float4 values = weights[v] * (v < {{ vectors // 2 }}u ? scale.x : scale.y){{ times }};
 {% elif scaled %}

@@ -1,8 +1,8 @@
 {% set begin = "part" if split > 1 else "0u" %}
 {% set blocks = rows_per_simdgroup // 8 %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{% set low_by = "scales[n].x + scales[n].z" if offset and halves else "scales[n].x + scales[n].y" if offset else "scales[n].x" if halves else "scales[n]" %}
-{% set high_by = "scales[n].y + scales[n].w" if offset and halves else "scales[n].y" if halves else low_by %}
+{% set low_by = "scales[n].x + scales[n].z" if offset and half_block_scales else "scales[n].x + scales[n].y" if offset else "scales[n].x" if half_block_scales else "scales[n]" %}
+{% set high_by = "scales[n].y + scales[n].w" if offset and half_block_scales else "scales[n].y" if half_block_scales else low_by %}
 {# Loads the scales of a packet of a row. #}
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# Loads a packet of the matrix. #}

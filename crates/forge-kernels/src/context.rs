@@ -181,7 +181,7 @@ pub(crate) struct Weight {
     /// Whether groups have offsets.
     offset: bool,
     /// Whether each half of a packet has its own scale, and offset: scales are `x` and `y`, offsets `z` and `w`.
-    halves: bool,
+    half_block_scales: bool,
     /// Whether scales of several packets are stored together. Then `widened` selects a packet's scale by its index.
     nested: bool,
     /// Columns of a packet.
@@ -208,7 +208,7 @@ impl Weight {
         let columns = packet_columns(format);
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
-        let (offset, halves) = (format.has_offsets(), format.has_half_scales());
+        let (offset, half_block_scales) = (format.has_offsets(), format.has_half_scales());
         let loader = loader(format);
         // Element type of the scales plane (a group's scale and offset together), and the function that
         // converts it to floats.
@@ -246,7 +246,7 @@ impl Weight {
                 _ => "uint4",
             },
             widened,
-            scale_type: match (halves, offset) {
+            scale_type: match (half_block_scales, offset) {
                 (true, true) => "float4",
                 (false, false) => "float",
                 _ => "float2",
@@ -254,7 +254,7 @@ impl Weight {
             planes: planes.collect(),
             scaled: format.is_quantized(),
             offset,
-            halves,
+            half_block_scales,
             nested: format.group() == SUPERBLOCK || format == Format::Nvfp4,
             columns,
             packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns

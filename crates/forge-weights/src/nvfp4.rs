@@ -38,8 +38,8 @@ pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
         let blocks = out.chunks_mut(BLOCK).zip(scales.chunks_exact(2)).zip(codes.chunks_exact(BLOCK / 2));
         for ((out, scales), codes) in blocks {
             let codes = unpack(Bits::Four, codes);
-            let halves = out.chunks_mut(SIXTEEN).zip(codes.chunks_exact(SIXTEEN)).zip(scales);
-            for ((out, codes), byte) in halves {
+            let half_blocks = out.chunks_mut(SIXTEEN).zip(codes.chunks_exact(SIXTEEN)).zip(scales);
+            for ((out, codes), byte) in half_blocks {
                 let scale = scale(*byte) * factor;
                 out.iter_mut().zip(codes).for_each(|(out, code)| *out = Element::E2m1.value(*code) * scale);
             }

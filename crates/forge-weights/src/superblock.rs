@@ -49,16 +49,16 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
         let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(bits)));
         for (block, (out, bytes)) in blocks.enumerate() {
             let values = unpack(bits, bytes).map(f32::from);
-            let halves = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN));
+            let half_blocks = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN));
             if matches!(format, Format::Q6K | Format::Q3K) {
                 let middle = middle(bits);
                 let d = half([scales[0], scales[1]]);
-                let of_halves = scales[2 + 2 * block..].iter().map(|s| d * f32::from(s.cast_signed()));
-                for ((out, values), scale) in halves.zip(of_halves) {
+                let of_half_blocks = scales[2 + 2 * block..].iter().map(|s| d * f32::from(s.cast_signed()));
+                for ((out, values), scale) in half_blocks.zip(of_half_blocks) {
                     out.iter_mut().zip(values).for_each(|(out, code)| *out = (code - middle) * scale);
                 }
             } else {
-                for (half, (out, values)) in halves.enumerate() {
+                for (half, (out, values)) in half_blocks.enumerate() {
                     let line = pair(format, scales, 2 * block + half);
                     out.iter_mut().zip(values).for_each(|(out, code)| *out = line.value(*code));
                 }
@@ -287,7 +287,7 @@ fn parts<const N: usize>(values: &[f32]) -> [&[f32]; N] {
 /// The smallest adequate f16 of which `count` steps reach a non-negative number.
 fn step_for(number: f32, count: f32) -> f16 {
     let nearest = f16::from_f32(number / count);
-    // Small halves are so far apart that the nearest can fall short by many steps.
+    // Small f16 values are so far apart that the nearest can fall short by many steps.
     if number > (count + 0.5) * nearest.to_f32() { f16::from_bits(nearest.to_bits() + 1) } else { nearest }
 }
 

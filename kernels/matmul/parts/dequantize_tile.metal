@@ -1,8 +1,8 @@
 {# Dequantizes 32 columns of a tile's rows of W to threadgroup memory. `of_planes` is the prefix of W's planes. #}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
-{% set low_by = " * scale.x + scale.z" if offset and halves else " * scale.x + scale.y" if offset else " * scale.x" if halves else " * scale" if scaled else "" %}
-{% set high_by = " * scale.y + scale.w" if offset and halves else " * scale.y" if halves else low_by %}
+{% set low_by = " * scale.x + scale.z" if offset and half_block_scales else " * scale.x + scale.y" if offset else " * scale.x" if half_block_scales else " * scale" if scaled else "" %}
+{% set high_by = " * scale.y + scale.w" if offset and half_block_scales else " * scale.y" if half_block_scales else low_by %}
         // Dequantize 32 columns of {{ tile_outputs }} rows of W.
 {% if ragged %}
         // Rows past the last repeat it.

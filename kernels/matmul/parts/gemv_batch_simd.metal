@@ -37,7 +37,7 @@
         float4 xs[{{ x_rows }}][{{ vectors }}];
 {% if offset %}
         // A group's offset is multiplied by the sum of x, which is the same for all rows of W.
-        {{ "float2" if halves else "float" }} totals[{{ x_rows }}];
+        {{ "float2" if half_block_scales else "float" }} totals[{{ x_rows }}];
 {% endif %}
         #pragma unroll
         for (uint t = 0u; t < {{ x_rows }}u; t++) {
@@ -68,7 +68,7 @@
             {{ decoder }}_decode(codes[r], weights);
             #pragma unroll
             for (uint t = 0u; t < {{ x_rows }}u; t++) {
-{% if halves %}
+{% if half_block_scales %}
                 // The packet's halves have separate scales.
                 float sum = 0.0f;
                 float further = 0.0f;

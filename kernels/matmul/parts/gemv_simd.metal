@@ -95,7 +95,7 @@
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
             float4 weights[{{ vectors }}];
             {{ decoder }}_decode(codes[r], weights);
-{% if halves %}
+{% if half_block_scales %}
             // The packet's halves have separate scales.
             float sum = 0.0f;
             float further = 0.0f;

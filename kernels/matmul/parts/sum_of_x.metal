@@ -1,6 +1,6 @@
 {# Sums a packet of x, `of_x`, as `total`: one number, or one for each half of the packet. #}
-{% set of_total = "totals[t]" if total == "totals[t]" else "const " ~ ("float2 " if halves else "float ") ~ total %}
-{% if halves %}
+{% set of_total = "totals[t]" if total == "totals[t]" else "const " ~ ("float2 " if half_block_scales else "float ") ~ total %}
+{% if half_block_scales %}
         float4 quarters = {{ of_x }}[0];
         float4 further_quarters = {{ of_x }}[{{ vectors // 2 }}];
         #pragma unroll

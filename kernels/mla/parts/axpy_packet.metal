@@ -4,12 +4,12 @@
 {% endif %}
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
-{% if offset and halves %}
+{% if offset and half_block_scales %}
             // The packet's halves have separate scales and offsets.
             {{ sums }}[v] += v < {{ vectors // 2 }}u ? weights[v] * factor.x + factor.z : weights[v] * factor.y + factor.w;
 {% elif offset %}
             {{ sums }}[v] += weights[v] * factor.x + factor.y;
-{% elif halves %}
+{% elif half_block_scales %}
             // The packet's halves have separate scales.
             {{ sums }}[v] += weights[v] * (v < {{ vectors // 2 }}u ? factor.x : factor.y);
 {% elif scaled %}
