@@ -84,7 +84,7 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         Spec::ExpertsTiles(of) => (of.op.format, [of.op.outputs, of.op.inputs], of.op.outputs % OUTPUTS == 0),
         _ => return None,
     };
-    (format.is_repackable() && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
+    (format.has_integers() && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
 /// The CPU implementation of an operation as a Rust expression: `cpu::linear::<Q4_0>(call, &ops::Linear { .. })`.

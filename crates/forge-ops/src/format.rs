@@ -440,13 +440,10 @@ impl Format {
         matches!(self, Format::Q6K | Format::Q3K | Format::Q2K | Format::Nvfp4)
     }
 
-    /// Whether the CPU can repack matrices into strips of 16 rows, whose int8 products need no shuffles.
-    pub const fn is_repackable(self) -> bool {
-        match self {
-            Format::Q8_0 | Format::Q4_0 | Format::Q4K => true,
-            Format::Affine(affine) => matches!(affine.bits, Bits::Four),
-            _ => false,
-        }
+    /// Whether values are integers, or indices of a table of integers, before scale and offset. The CPU repacks such
+    /// matrices into strips of 16 rows and multiplies them in int8.
+    pub const fn has_integers(self) -> bool {
+        self.is_quantized() && !matches!(self, Format::Fp8)
     }
 
     /// Bytes of each plane of a stored row. The second is 0 for formats with one plane.

@@ -1,8 +1,8 @@
 //! Projections in int8: results, and bitwise identity on every ISA level.
 
 use crate::support::{
-    Argument, NAN, REPACKED_FORMATS, Random, as_encoded, bytes_of, compare, each_level, kernel,
-    kernel_repacked, matrix, repacked, run_kernel_as, to_f32,
+    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked, matrix,
+    repacked, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
 use forge_device::cpu;
@@ -15,20 +15,9 @@ use std::sync::{Mutex, PoisonError};
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 kernel_under_test!(SHAPE, ops::Linear, linear);
 
-/// Whether activations are quantized for weights of this format: quants of at most 8 bits, with 32 or more to
-/// a scale.
-fn encodes(format: Format) -> bool {
-    !matches!(
-        format,
-        Format::F32
-            | Format::F16
-            | Format::Bf16
-            | Format::Fp8
-            | Format::Q6K
-            | Format::Q3K
-            | Format::Q2K
-            | Format::Nvfp4
-    )
+/// Formats for which activations are quantized, and whose matrices can be repacked.
+fn integer_formats() -> impl Iterator<Item = Format> {
+    FORMATS.into_iter().filter(|format| format.has_integers())
 }
 
 /// A matmul and its weights.
@@ -112,7 +101,7 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
         for format in FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.floats(rows * inputs);
-            let numbers: Vec<f64> = match encodes(format) {
+            let numbers: Vec<f64> = match format.has_integers() {
                 true => x.chunks(inputs).flat_map(as_encoded).collect(),
                 false => x.iter().copied().map(f64::from).collect(),
             };
@@ -122,9 +111,12 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
                 let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
                 let found = case.products(Batch, &x, level, threads, false);
                 compare(&what, &found, &wanted);
-                assert!(!encodes(format) || bytes_of(&found) == bytes_of(&portable), "{what}: other bits");
+                assert!(
+                    !format.has_integers() || bytes_of(&found) == bytes_of(&portable),
+                    "{what}: other bits"
+                );
                 let is_exact = bytes_of(&found) == bytes_of(&case.products(Batch, &x, level, threads, true));
-                assert_eq!(is_exact, !encodes(format), "{what}");
+                assert_eq!(is_exact, !format.has_integers(), "{what}");
             });
         }
     }
@@ -134,7 +126,7 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
 #[test]
 fn integer_sums_do_not_overflow() {
     let mut random = Random(16);
-    for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
+    for format in integer_formats() {
         for byte in if format == Format::Q8_0 { [0x7f, 0x81] } else { [0xff, 0] } {
             let mut case = Case::new(&mut random, format, 48, 256);
             case.weight.planes[0].fill(byte);
@@ -142,7 +134,7 @@ fn integer_sums_do_not_overflow() {
                 let x = vec![largest; rows * 256];
                 let portable = case.products(Batch, &x, Isa::Portable, 1, false);
                 each_level(|level, threads| {
-                    for is_repacked in [false, REPACKED_FORMATS.contains(&format)] {
+                    for is_repacked in [false, true] {
                         let found = case.repacked(is_repacked, Batch, &x, level, threads, false);
                         let what = format!("{level:?} {format:?} {byte:#x}, {rows} rows of {largest}");
                         assert!(bytes_of(&found) == bytes_of(&portable), "{what}, strips {is_repacked}");
@@ -191,7 +183,7 @@ fn repacked_and_row_major_results_are_bitwise_identical() {
         (70, 272, 1056),
     ];
     for (rows, outputs, inputs) in shapes {
-        for format in REPACKED_FORMATS {
+        for format in integer_formats() {
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.floats(rows * inputs);
             let wanted = bytes_of(&case.products(Batch, &x, Isa::Portable, 1, false));
@@ -229,7 +221,7 @@ fn repacked_epilogues_are_bitwise_identical() {
         (1040, 32, best(3)),
         (96, 64, Epilogue::Gate(Gating::Plain(Activation::Silu))),
     ] {
-        for format in REPACKED_FORMATS {
+        for format in integer_formats() {
             let case = Case::new(&mut random, format, outputs, inputs);
             let (x, before, gain) = (random.floats(inputs), random.floats(outputs), random.floats(outputs));
             let shape = plain(format, outputs, inputs, epilogue);
@@ -288,8 +280,7 @@ fn decode_quantizes_activations_for_int8_gemv() {
     let mut random = Random(12);
     for (outputs, inputs) in [(40_usize, 100_usize), (3, 64), (70, 1056), (33, 96), (41, 2050)] {
         for format in FORMATS {
-            let has_codebook = matches!(format, Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4);
-            let is_encoded = has_codebook || REPACKED_FORMATS.contains(&format);
+            let is_encoded = format.has_integers();
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.floats(inputs);
             let numbers =
@@ -312,9 +303,7 @@ fn nan_propagates_and_denormals_are_zero() {
     let mut random = Random(13);
     let odd_numbers =
         [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (1e-40, true), (0.0, true)];
-    for (format, inputs) in
-        FORMATS.into_iter().filter(|format| encodes(*format)).flat_map(|format| [(format, 70), (format, 128)])
-    {
+    for (format, inputs) in integer_formats().flat_map(|format| [(format, 70), (format, 128)]) {
         let case = Case::new(&mut random, format, 40, inputs);
         let plain = random.floats(2 * inputs);
         for (odd, is_number) in odd_numbers {

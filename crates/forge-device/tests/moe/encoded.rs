@@ -12,7 +12,8 @@ use forge_device::cpu::{self};
 use forge_device::device::Schedule;
 use forge_device::ops::{Epilogue, ExpertsSum, Format, Scales, Squares};
 
-const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, affine(4, 64, Scales::Bf16)];
+const ENCODED: [Format; 5] =
+    [Format::Q8_0, Format::Q4_0, Format::Q6K, affine(4, 64, Scales::Bf16), Format::Mxfp4];
 
 /// Rows, experts, experts per token, width, intermediate size: with and without whole strips.
 const SHAPES: [(usize, [usize; 4]); 6] = [

@@ -2,7 +2,7 @@
 
 use crate::support::Random;
 use crate::support::bytes_of;
-use forge_device::ops::{Affine, Format, Plane, PlaneElement, Scales};
+use forge_device::ops::{Affine, Bits, Format, Plane, PlaneElement, Scales};
 use half::{bf16, f16};
 
 /// A stored matrix: its planes as bytes, and its values `[rows, columns]`.
@@ -24,22 +24,11 @@ pub const fn affine(bits: usize, group: usize, scales: Scales) -> Format {
     Format::Affine(Affine::of(bits, group, scales).unwrap())
 }
 
-/// Formats that can be repacked into strips.
-#[allow(dead_code)]
-pub const REPACKED_FORMATS: [Format; 6] = [
-    Format::Q8_0,
-    Format::Q4_0,
-    Format::Q4K,
-    affine(4, 32, Scales::F16),
-    affine(4, 64, Scales::Bf16),
-    affine(4, 128, Scales::F16),
-];
-
-/// Rows and stored columns of a matrix of one of these.
+/// Rows and stored columns of a matrix.
 #[allow(dead_code)]
 pub fn repacked(matrix: &Matrix) -> [usize; 2] {
-    let of_byte = if matrix.format == Format::Q8_0 { 1 } else { 2 };
-    [matrix.rows, matrix.planes[0].len() / matrix.rows * of_byte]
+    let bits = matrix.format.bits().map_or(8, Bits::count);
+    [matrix.rows, matrix.planes[0].len() / matrix.rows * 8 / bits]
 }
 
 /// A matrix of random quants, padded like the compiler. Values are at most about `size`.

@@ -4,7 +4,7 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::format::matrix::{BLOCK, Matrix};
-use crate::cpu::format::repacked::{OUTPUTS, number_of};
+use crate::cpu::format::repacked::{OUTPUTS, load_output};
 use crate::cpu::format::weight_format::WeightFormat;
 use crate::cpu::matmul::epilogue::write_squares;
 use crate::cpu::simd::isa::Task;
@@ -34,7 +34,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
-        let is_repacked = M::STRIPS && self.call.is_repacked("table_codes");
+        let is_repacked = M::BITS > 0 && self.call.is_repacked("table_codes");
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
         let mut widened = [0.0_f32; BLOCK];
@@ -48,9 +48,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
                 unsafe {
                     if is_repacked {
                         let at = id / OUTPUTS * blocks + block;
-                        for (column, x) in widened.iter_mut().enumerate() {
-                            *x = number_of::<M>(table, at, id % OUTPUTS, column) * scale;
-                        }
+                        widened = load_output::<S, M>(table, at, id % OUTPUTS).map(|x| x * scale);
                     } else {
                         for part in 0..BLOCK / S::LANES {
                             let v = S::mul(table.load_f32::<S>(id * blocks + block, part), S::splat(scale));

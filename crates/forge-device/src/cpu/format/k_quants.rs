@@ -1,190 +1,98 @@
-//! K-quants: superblocks of 256 columns, whose block scales are bytes relative to an f16 scale of the
-//! superblock.
+//! Scales of K-quants and of IQ4_XS: superblocks of 256 columns, whose block scales are bytes relative to an f16 scale of
+//! the superblock.
 //!
-//! Quants are stored as in affine formats of the same width.
-//! - `q4_k`, `q5_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then the
-//!   bytes s and m of each block.
-//! - `q6_k`: value = (quant - 32) * (d * s). A superblock's scales are f16 d, then two signed bytes per
-//!   block, one for each half. `q3_k`: the same with quant - 4.
-//! - `q2_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then two bytes per
-//!   block, one for each half, with s in the low and m in the high nibble.
+//! - `q4_k`, `q5_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then the bytes s and m
+//!   of each block.
+//! - `q6_k`, `q3_k`: value = quant * (d * s). A superblock's scales are f16 d, then two signed bytes per block, one for
+//!   each half.
+//! - `q2_k`: value = quant * (d * s) - dmin * m. A superblock's scales are f16 d and dmin, then two bytes per block, one
+//!   for each half, with s in the low and m in the high nibble.
+//! - `iq4_xs`: value = entry * (d * s). A superblock's scales are f16 d, then a signed byte per block.
 //!
 //! The products d * s and dmin * m are exact in f32.
 
 use crate::cpu::device::kernel_args::KernelArgs;
-use crate::cpu::format::affine::{codes, quant_offset, signed_codes};
-use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
+use crate::cpu::format::matrix::{AT_ONCE, Scaling};
 use crate::cpu::format::repacked::OUTPUTS;
+use crate::cpu::format::scale_plane::ScalePlane;
 use crate::cpu::simd::vectors::Simd;
 use half::f16;
 
 /// Blocks per superblock.
 const BLOCKS: usize = 8;
-/// Bytes of block scales per superblock.
+/// Bytes of block scales per superblock, if there are two per block.
 const BYTES: usize = 2 * BLOCKS;
-/// Bytes of a superblock's scales, with two f16 values (`q4_k`, `q5_k`, `q2_k`) or one (`q6_k`, `q3_k`).
-const PAIRS: usize = 4 + BYTES;
-const SIGNED: usize = 2 + BYTES;
 
-/// A K-quant with `BITS` bits per weight and a scale and an offset per block.
+/// `UNITS` f16 scales per superblock, then `BYTES` bytes.
 #[derive(Clone, Copy)]
-pub struct KQuant<const BITS: usize> {
-    codes: *const u8,
-    scales: *const u8,
-}
+struct Superblocks<const UNITS: usize, const BYTES: usize>(*const u8);
 
-/// 5-bit K-quant.
-pub type Q5K = KQuant<5>;
-/// 4-bit K-quant.
-pub type Q4K = KQuant<4>;
+impl<const UNITS: usize, const BYTES: usize> Superblocks<UNITS, BYTES> {
+    const SIZE: usize = 2 * UNITS + BYTES;
 
-/// A K-quant with `BITS` bits per weight and a signed scale per 16 columns.
-#[derive(Clone, Copy)]
-pub struct SignedKQuant<const BITS: usize> {
-    codes: *const u8,
-    scales: *const u8,
-}
-
-/// 6-bit K-quant.
-pub type Q6K = SignedKQuant<6>;
-/// 3-bit K-quant.
-pub type Q3K = SignedKQuant<3>;
-
-/// 2-bit K-quant with a scale and an offset per 16 columns.
-#[derive(Clone, Copy)]
-pub struct Q2K {
-    codes: *const u8,
-    scales: *const u8,
-}
-
-/// Reads an f16 value of a superblock's scales.
-#[inline(always)]
-unsafe fn half(from: *const u8) -> f16 {
-    // SAFETY: the caller's contract.
-    unsafe { from.cast::<f16>().read_unaligned() }
-}
-
-/// Looks up the planes of `bits`-bit quants and of superblock scales.
-fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize, bits: usize, scales: usize) -> [*const u8; 2] {
-    [
-        call.input::<u8>(&format!("{weight}_codes"), blocks * bits * BLOCK / 8).as_ptr(),
-        call.input::<u8>(&format!("{weight}_scales"), blocks / BLOCKS * scales).as_ptr(),
-    ]
-}
-
-impl<const BITS: usize> KQuant<BITS> {
-    /// The superblock's d and -dmin, and the address of the block's two scale bytes.
-    #[inline(always)]
-    unsafe fn parts(self, block: usize) -> ([f16; 2], *const u8) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let superblock = self.scales.add(block / BLOCKS * PAIRS);
-            ([half(superblock), -half(superblock.add(2))], superblock.add(4 + block % BLOCKS * 2))
-        }
-    }
-
-    /// The same in a repacked strip: the address of d of all outputs, followed by dmin of all outputs, and
-    /// that of the block's byte pairs.
-    #[inline(always)]
-    unsafe fn strip_parts(self, block: usize) -> (*const f16, *const u8) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let superblock = self.scales.add(block / BLOCKS * PAIRS * OUTPUTS);
-            (superblock.cast(), superblock.add((4 + block % BLOCKS * 2) * OUTPUTS))
-        }
-    }
-}
-
-/// The first byte of each of a strip's byte pairs, as f32.
-#[inline(always)]
-unsafe fn every_second(pairs: *const u8) -> [f32; OUTPUTS] {
-    let mut numbers = [0.0; OUTPUTS];
-    for (output, number) in numbers.iter_mut().enumerate() {
-        // SAFETY: the caller passes one pair per output.
-        *number = f32::from(unsafe { pairs.add(2 * output).read() });
-    }
-    numbers
-}
-
-impl<const BITS: usize> Matrix for KQuant<BITS> {
-    const SCALING: Scaling = Scaling::Offset;
-    const WHOLE: usize = BLOCKS;
-    const QUANT_OFFSET: Option<i32> = Some(quant_offset::<BITS>());
-    const SMALL: bool = BITS <= 4;
-
-    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        let [codes, scales] = find(call, weight, rows * blocks, BITS, PAIRS);
-        KQuant { codes, scales }
+    fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize) -> Self {
+        let bytes = blocks / BLOCKS * Self::SIZE;
+        Superblocks(call.input::<u8>(&format!("{weight}_scales"), bytes).as_ptr())
     }
 
     fn after(self, bytes: usize) -> Self {
-        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
-        KQuant { codes, scales }
+        Superblocks(self.0.wrapping_byte_add(bytes))
     }
 
+    /// The f16 scales of a block's superblock, and the address of the block's bytes.
     #[inline(always)]
-    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's contract.
-        unsafe { codes::<S, BITS>(self.codes, block, part) }
-    }
-
-    #[inline(always)]
-    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's contract.
-        unsafe { signed_codes::<BITS>(self.codes, block) }
-    }
-
-    const ROW: bool = BITS == 4;
-    const STRIPS: bool = BITS == 4;
-
-    #[inline(always)]
-    fn nibbles(self) -> *const u8 {
-        self.codes
-    }
-
-    #[inline(always)]
-    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
+    unsafe fn of(self, block: usize) -> ([f16; UNITS], *const u8) {
         // SAFETY: the caller's contract.
         unsafe {
-            let (units, pairs) = self.strip_parts(block);
-            let [scale, min] = [0, 1].map(|i| f32::from(pairs.add(2 * output + i).read()));
-            let unit = |i: usize| units.add(i * OUTPUTS + output).read().to_f32();
-            [unit(0) * scale, -unit(1) * min]
+            let superblock = self.0.add(block / BLOCKS * Self::SIZE);
+            let bytes = superblock.add(2 * UNITS + block % BLOCKS * (BYTES / BLOCKS));
+            (superblock.cast::<[f16; UNITS]>().read_unaligned(), bytes)
         }
     }
 
+    /// f16 scale `unit` of `LANES` outputs of a strip.
     #[inline(always)]
-    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+    unsafe fn strip_units<S: Simd>(self, block: usize, unit: usize, part: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (units, pairs) = self.strip_parts(block);
-            let scales = every_second(pairs);
-            S::mul(S::load_f16(units.add(part * S::LANES)), S::load(&scales[part * S::LANES]))
+            let superblock = self.0.add(block / BLOCKS * Self::SIZE * OUTPUTS).cast::<f16>();
+            S::load_f16(superblock.add(unit * OUTPUTS + part * S::LANES))
         }
     }
 
+    /// Address of the pair of bytes that contains a block's first byte, for each of `LANES` outputs of a strip.
     #[inline(always)]
-    unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> S::V {
+    unsafe fn strip_pairs<S: Simd>(self, block: usize, part: usize) -> *const u16 {
+        let pair = block % BLOCKS * (BYTES / BLOCKS) / 2;
         // SAFETY: the caller's contract.
         unsafe {
-            let (units, pairs) = self.strip_parts(block);
-            let min = every_second(pairs.add(1));
-            let unit = S::load_f16(units.add(OUTPUTS + part * S::LANES));
-            S::mul(S::mul(S::splat(-1.0), unit), S::load(&min[part * S::LANES]))
+            let superblock = self.0.add(block / BLOCKS * Self::SIZE * OUTPUTS);
+            superblock.cast::<u16>().add((UNITS + pair) * OUTPUTS + part * S::LANES)
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
+/// Scales and offsets of `q4_k` and `q5_k`.
+#[derive(Clone, Copy)]
+pub struct BlockScalesAndMins(Superblocks<2, BYTES>);
+
+impl ScalePlane for BlockScalesAndMins {
+    const SCALING: Scaling = Scaling::Offset;
+    const WHOLE: usize = BLOCKS;
+
+    fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize) -> Self {
+        BlockScalesAndMins(Superblocks::find(call, weight, blocks))
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        BlockScalesAndMins(self.0.after(bytes))
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let ([d, _], bytes) = self.parts(block);
+            let ([d, _], bytes) = self.0.of(block);
             S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes)))
         }
     }
@@ -193,8 +101,8 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
     unsafe fn offset<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let ([_, min], bytes) = self.parts(block);
-            S::mul(S::splat_f16(&min), S::splat(f32::from(*bytes.add(1))))
+            let ([_, min], bytes) = self.0.of(block);
+            S::mul(S::splat_f16(&-min), S::splat(f32::from(*bytes.add(1))))
         }
     }
 
@@ -203,8 +111,8 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
         for (index, to) in to.chunks_exact_mut(BYTES).take(count / BLOCKS).enumerate() {
             // SAFETY: the caller's contract; rows and requested ranges are whole superblocks.
             unsafe {
-                let ([d, min], bytes) = self.parts(group + index * BLOCKS);
-                let units: [f16; BYTES] = std::array::from_fn(|at| if at % 2 == 0 { d } else { min });
+                let ([d, min], bytes) = self.0.of(group + index * BLOCKS);
+                let units: [f16; BYTES] = std::array::from_fn(|at| if at % 2 == 0 { d } else { -min });
                 for i in (0..BYTES).step_by(S::LANES) {
                     let scales = S::mul(S::load_u8(bytes.add(i)), S::load_f16(units.as_ptr().add(i)));
                     S::store(to.as_mut_ptr().add(i), scales);
@@ -212,52 +120,49 @@ impl<const BITS: usize> Matrix for KQuant<BITS> {
             }
         }
     }
-}
 
-impl<const BITS: usize> SignedKQuant<BITS> {
-    /// The superblock's d, and the address of the block's two scale bytes.
     #[inline(always)]
-    unsafe fn parts(self, block: usize) -> (f16, *const i8) {
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
         // SAFETY: the caller's contract.
         unsafe {
-            let superblock = self.scales.add(block / BLOCKS * SIGNED);
-            (half(superblock), superblock.add(2 + block % BLOCKS * 2).cast::<i8>())
+            let pairs = self.0.strip_pairs::<S>(block, part);
+            let scales = S::load_fields(pairs, 0, 8, false);
+            [S::mul(self.0.strip_units::<S>(block, 0, part), scales); 2]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mins = S::load_fields(self.0.strip_pairs::<S>(block, part), 8, 8, false);
+            [S::mul(S::mul(S::splat(-1.0), self.0.strip_units::<S>(block, 1, part)), mins); 2]
         }
     }
 }
 
-impl<const BITS: usize> Matrix for SignedKQuant<BITS> {
+/// Scales of `q6_k` and `q3_k`.
+#[derive(Clone, Copy)]
+pub struct HalfBlockScales(Superblocks<1, BYTES>);
+
+impl ScalePlane for HalfBlockScales {
     const SCALING: Scaling = Scaling::HalfBlockScale;
     const WHOLE: usize = BLOCKS;
 
-    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        let [codes, scales] = find(call, weight, rows * blocks, BITS, SIGNED);
-        SignedKQuant { codes, scales }
+    fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize) -> Self {
+        HalfBlockScales(Superblocks::find(call, weight, blocks))
     }
 
     fn after(self, bytes: usize) -> Self {
-        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
-        SignedKQuant { codes, scales }
-    }
-
-    #[inline(always)]
-    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's contract.
-        unsafe { S::sub(codes::<S, BITS>(self.codes, block, part), S::splat((1 << (BITS - 1)) as f32)) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
+        HalfBlockScales(self.0.after(bytes))
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let (d, bytes) = self.parts(block);
-            S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes.add(half))))
+            let ([d], bytes) = self.0.of(block);
+            S::mul(S::splat_f16(&d), S::splat(f32::from(bytes.add(half).cast::<i8>().read())))
         }
     }
 
@@ -266,60 +171,48 @@ impl<const BITS: usize> Matrix for SignedKQuant<BITS> {
         for (index, to) in to.chunks_exact_mut(BYTES).take(count / BLOCKS).enumerate() {
             // SAFETY: as for the formats above.
             unsafe {
-                let (d, bytes) = self.parts(group + index * BLOCKS);
+                let ([d], bytes) = self.0.of(group + index * BLOCKS);
                 for i in (0..BYTES).step_by(S::LANES) {
-                    let scales = S::mul(S::load_i8(bytes.add(i)), S::splat_f16(&d));
+                    let scales = S::mul(S::load_i8(bytes.cast::<i8>().add(i)), S::splat_f16(&d));
                     S::store(to.as_mut_ptr().add(i), scales);
                 }
             }
         }
     }
-}
 
-impl Q2K {
-    /// The superblock's d and -dmin, and the address of the block's two scale bytes.
     #[inline(always)]
-    unsafe fn parts(self, block: usize) -> ([f16; 2], *const u8) {
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
         // SAFETY: the caller's contract.
         unsafe {
-            let superblock = self.scales.add(block / BLOCKS * PAIRS);
-            ([half(superblock), -half(superblock.add(2))], superblock.add(4 + block % BLOCKS * 2))
+            let (pairs, d) = (self.0.strip_pairs::<S>(block, part), self.0.strip_units::<S>(block, 0, part));
+            let scales = [S::load_fields(pairs, 0, 8, true), S::load_fields(pairs, 8, 8, true)];
+            [S::mul(d, scales[0]), S::mul(d, scales[1])]
         }
     }
 }
 
-impl Matrix for Q2K {
+/// Scales and offsets of `q2_k`.
+#[derive(Clone, Copy)]
+pub struct HalfBlockScalesAndMins(Superblocks<2, BYTES>);
+
+impl ScalePlane for HalfBlockScalesAndMins {
     const SCALING: Scaling = Scaling::HalfBlockOffset;
     const WHOLE: usize = BLOCKS;
     const SCALES_AT_ONCE: usize = BLOCKS;
 
-    fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        let [codes, scales] = find(call, weight, rows * blocks, 2, PAIRS);
-        Q2K { codes, scales }
+    fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize) -> Self {
+        HalfBlockScalesAndMins(Superblocks::find(call, weight, blocks))
     }
 
     fn after(self, bytes: usize) -> Self {
-        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
-        Q2K { codes, scales }
-    }
-
-    #[inline(always)]
-    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's contract.
-        unsafe { codes::<S, 2>(self.codes, block, part) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * 2 * BLOCK / 8)) }
+        HalfBlockScalesAndMins(self.0.after(bytes))
     }
 
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize, half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let ([d, _], bytes) = self.parts(block);
+            let ([d, _], bytes) = self.0.of(block);
             S::mul(S::splat_f16(&d), S::splat(f32::from(*bytes.add(half) & 15)))
         }
     }
@@ -328,8 +221,8 @@ impl Matrix for Q2K {
     unsafe fn offset<S: Simd>(self, block: usize, half: usize) -> S::V {
         // SAFETY: the caller's contract.
         unsafe {
-            let ([_, min], bytes) = self.parts(block);
-            S::mul(S::splat_f16(&min), S::splat(f32::from(*bytes.add(half) >> 4)))
+            let ([_, min], bytes) = self.0.of(block);
+            S::mul(S::splat_f16(&-min), S::splat(f32::from(*bytes.add(half) >> 4)))
         }
     }
 
@@ -337,12 +230,86 @@ impl Matrix for Q2K {
     unsafe fn scales<S: Simd>(self, group: usize, _count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         // SAFETY: the caller's contract; rows and requested ranges are whole superblocks, so this is one.
         unsafe {
-            let ([d, min], bytes) = self.parts(group);
-            let (d, min) = (S::splat_f16(&d), S::splat_f16(&min));
+            let ([d, min], bytes) = self.0.of(group);
+            let (d, min) = (S::splat_f16(&d), S::splat_f16(&-min));
             for i in (0..BYTES).step_by(S::LANES) {
                 S::store(&mut to[i], S::mul(S::load_u4(bytes.add(i), false), d));
                 S::store(&mut to[BYTES + i], S::mul(S::load_u4(bytes.add(i), true), min));
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (pairs, d) = (self.0.strip_pairs::<S>(block, part), self.0.strip_units::<S>(block, 0, part));
+            let scales = [S::load_fields(pairs, 0, 4, false), S::load_fields(pairs, 8, 4, false)];
+            [S::mul(d, scales[0]), S::mul(d, scales[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let pairs = self.0.strip_pairs::<S>(block, part);
+            let min = S::mul(S::splat(-1.0), self.0.strip_units::<S>(block, 1, part));
+            let mins = [S::load_fields(pairs, 4, 4, false), S::load_fields(pairs, 12, 4, false)];
+            [S::mul(min, mins[0]), S::mul(min, mins[1])]
+        }
+    }
+}
+
+/// Scales of `iq4_xs`.
+#[derive(Clone, Copy)]
+pub struct SignedBlockScales(Superblocks<1, BLOCKS>);
+
+impl ScalePlane for SignedBlockScales {
+    const SCALING: Scaling = Scaling::Scale;
+    const WHOLE: usize = BLOCKS;
+
+    fn find(call: &KernelArgs<'_>, weight: &str, blocks: usize) -> Self {
+        SignedBlockScales(Superblocks::find(call, weight, blocks))
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        SignedBlockScales(self.0.after(bytes))
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let ([d], byte) = self.0.of(block);
+            S::mul(S::splat_f16(&d), S::splat(f32::from(byte.cast::<i8>().read())))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, block: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        let (mut units, mut bytes) = ([f16::ZERO; AT_ONCE], [0; AT_ONCE]);
+        let superblocks = units.chunks_exact_mut(BLOCKS).zip(bytes.as_chunks_mut::<BLOCKS>().0);
+        // SAFETY: the caller's contract; rows and requested ranges are whole superblocks.
+        unsafe {
+            for (index, (units, bytes)) in superblocks.enumerate().take(count / BLOCKS) {
+                let ([d], of_superblock) = self.0.of(block + index * BLOCKS);
+                units.fill(d);
+                *bytes = of_superblock.cast::<[i8; BLOCKS]>().read();
+            }
+            for i in (0..AT_ONCE).step_by(S::LANES) {
+                S::store(&mut to[i], S::mul(S::load_i8(&bytes[i]), S::load_f16(&units[i])));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> [S::V; 2] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let pairs = self.0.strip_pairs::<S>(block, part);
+            let scales = S::load_fields(pairs, block as u32 % 2 * 8, 8, true);
+            [S::mul(self.0.strip_units::<S>(block, 0, part), scales); 2]
         }
     }
 }

@@ -27,6 +27,18 @@ pub(crate) enum Scaling {
     HalfBlockOffset,
 }
 
+impl Scaling {
+    /// Whether offsets are added.
+    pub(crate) const fn has_offsets(self) -> bool {
+        matches!(self, Scaling::Offset | Scaling::HalfBlockOffset)
+    }
+
+    /// Whether each half of a block has its own scale.
+    pub(crate) const fn has_half_blocks(self) -> bool {
+        matches!(self, Scaling::HalfBlockScale | Scaling::HalfBlockOffset)
+    }
+}
+
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
 pub(crate) trait Matrix: Copy {
     /// How elements become values.
@@ -40,10 +52,6 @@ pub(crate) trait Matrix: Copy {
     /// Number of bf16 terms that represent each value exactly.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const BF16_TERMS: usize = 3;
-    /// Added to each result of [`codes`](Matrix::codes) gives the quant; `None` without integer quants.
-    const QUANT_OFFSET: Option<i32> = None;
-    /// Whether the quants are in 0..=15.
-    const SMALL: bool = false;
 
     /// Looks up the planes `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &KernelArgs<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
@@ -93,111 +101,67 @@ pub(crate) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
+    /// Bits per quant, 0 without integer quants. The items below describe integer quants. Such a matrix can be repacked
+    /// ([`crate::cpu::format::repacked`]).
+    const BITS: usize = 0;
+    /// Added to each result of [`codes`](Matrix::codes) gives the quant.
+    const QUANT_OFFSET: i32 = 0;
+    /// Whether results of `codes` are in 0..=15.
+    const SMALL: bool = false;
+
     /// The quants of a block as signed bytes, minus [`QUANT_OFFSET`](Matrix::QUANT_OFFSET).
     #[inline(always)]
     unsafe fn codes(self, _block: usize) -> [i8; BLOCK] {
-        [0; BLOCK]
+        unreachable!("this format has no integer quants")
     }
 
-    /// Whether the int8 GEMV is available: `row_codes` then loads the same quants as `codes`, `LANES / 8`
-    /// blocks at a time.
-    const ROW: bool = false;
-
-    /// The bias of `row_codes` relative to `codes`.
+    /// The bias of `row_codes` and `strip_codes` relative to `codes`.
     #[inline(always)]
     fn raised<S: Simd>() -> i32 {
         0
     }
 
-    /// Address of the 4-bit quants, for formats whose quants are nibbles only.
+    /// The quants of `LANES / 8` blocks.
     #[inline(always)]
-    fn nibbles(self) -> *const u8 {
-        unreachable!("the quants of this format are not nibbles")
+    unsafe fn row_codes<S: Simd>(self, _block: usize) -> S::Codes {
+        unreachable!("this format has no integer quants")
     }
 
-    /// The quants of one or two blocks.
+    /// Address of a block's quants; the block need not exist.
     #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's contract.
-        unsafe { S::load_nibble_codes(self.nibbles().add(block * (BLOCK / 2))) }
+    fn codes_at(self, _block: usize) -> *const u8 {
+        unreachable!("this format has no integer quants")
     }
-
-    /// Whether the matrix can be repacked ([`crate::cpu::format::repacked`]). The items below describe a
-    /// repacked matrix.
-    const STRIPS: bool = false;
-
-    /// Whether repacked quants are whole bytes.
-    const BYTES: bool = false;
 
     /// Two words of quants for `LANES` outputs of a strip, from output `part * LANES` on, biased as in
-    /// `row_codes`. Pairs are in memory order and hold the columns given by `columns`. `block` counts from
-    /// the start of the matrix, strip after strip.
+    /// `row_codes`. They hold the columns given by [`columns`](crate::cpu::format::quant_plane::columns). `block` counts
+    /// from the start of the matrix, strip after strip.
     #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
-        let place = (block * 4 + pair) * 4 * OUTPUTS + part * 4 * S::LANES;
-        // SAFETY: the caller's contract.
-        unsafe { S::load_nibble_pairs(self.nibbles().add(place)) }
+    unsafe fn strip_codes<S: Simd>(self, _block: usize, _pair: usize, _part: usize) -> [S::Codes; 2] {
+        unreachable!("this format has no integer quants")
     }
 
-    /// The first column of each word of a pair.
+    /// Scales of `LANES` outputs of a strip: of the block's group, or of each half of the block.
     #[inline(always)]
-    fn columns(pair: usize) -> [usize; 2] {
-        match Self::BYTES {
-            true => [8 * pair, 8 * pair + 4],
-            false => [4 * pair, BLOCK / 2 + 4 * pair],
-        }
+    unsafe fn strip_scales<S: Simd>(self, _block: usize, _part: usize) -> [S::V; 2] {
+        unreachable!("this format has no integer quants")
     }
 
-    /// Bytes of a block's quants in a strip.
-    const OF_STRIP: usize = if Self::BYTES { BLOCK * OUTPUTS } else { BLOCK / 2 * OUTPUTS };
-
-    /// Address of a block's quants in a strip; the block need not exist.
+    /// Offsets in the same order, 0 if the format has none.
     #[inline(always)]
-    fn strip(self, block: usize) -> *const u8 {
-        self.nibbles().wrapping_add(block * Self::OF_STRIP)
+    unsafe fn strip_offsets<S: Simd>(self, _block: usize, _part: usize) -> [S::V; 2] {
+        unreachable!("this format has no integer quants")
     }
 
-    /// Prefetches a pair of words of all outputs, non-temporally if `once`; they need not exist.
+    /// Prefetches a pair of words of all outputs of a strip, non-temporally if `once`; they need not exist.
     #[inline(always)]
     unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize, once: bool) {
-        let of_pair = Self::OF_STRIP / 4;
+        let of_pair = Self::BITS * OUTPUTS;
         for line in (0..of_pair).step_by(64) {
-            let line = self.strip(block).wrapping_add(pair * of_pair + line);
+            let line = self.codes_at(block * OUTPUTS).wrapping_add(pair * of_pair + line);
             // SAFETY: the caller's contract.
             unsafe { if once { S::prefetch_once(line) } else { S::prefetch(line) } }
         }
-    }
-
-    /// Words `word` and `word + 4` of all outputs, with quants as in `codes`.
-    #[inline(always)]
-    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-        let words = self.nibbles().cast::<[u32; OUTPUTS]>().wrapping_add(block * 4 + word);
-        // SAFETY: the caller's contract.
-        let mut near = unsafe { words.read_unaligned() };
-        let mut far = near;
-        for (near, far) in near.iter_mut().zip(&mut far) {
-            (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
-        }
-        [near, far]
-    }
-
-    /// The scale and offset of one output of a strip.
-    #[inline(always)]
-    unsafe fn strip_scale(self, _block: usize, _output: usize) -> [f32; 2] {
-        unreachable!("this format cannot be repacked")
-    }
-
-    /// Scales of `LANES` outputs of a strip.
-    #[inline(always)]
-    unsafe fn strip_scales<S: Simd>(self, _block: usize, _part: usize) -> S::V {
-        unreachable!("this format cannot be repacked")
-    }
-
-    /// Offsets of `LANES` outputs of a strip, 0 if the format has none.
-    #[inline(always)]
-    unsafe fn strip_offsets<S: Simd>(self, _block: usize, _part: usize) -> S::V {
-        // SAFETY: the caller's contract.
-        unsafe { S::splat(0.0) }
     }
 
     /// Values `part * LANES ..` of a block, dequantized.

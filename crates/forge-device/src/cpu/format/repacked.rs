@@ -7,7 +7,7 @@
 //! and a strip is one sequential stream:
 //!
 //! ```text
-//! codes    [strip][block][word][16 outputs]   4-byte words: 8 for 32 int8 quants, 4 for 32 nibbles
+//! codes    [strip][block][word][16 outputs]   4-byte words, one per bit of a quant
 //! scales   [strip][half][16 outputs]          16-bit scales; byte scales are moved in pairs
 //! ```
 //!
@@ -17,6 +17,8 @@
 
 use crate::cpu::format::matrix;
 use crate::cpu::format::matrix::BLOCK;
+use crate::cpu::format::quant_plane::columns;
+use crate::cpu::simd::vectors::Simd;
 use crate::device::{Binding, Buffer, Kernel, Pass, Schedule};
 use crate::model::Model;
 use crate::offload::{ExpertWeights, Repacking};
@@ -128,10 +130,10 @@ impl RepackedMatrix {
         // A binding of experts spans all of them.
         let own = |plane: &Binding| plane.bytes.checked_sub((matrices - 1) * record);
         let (of_codes, of_scales) = (own(codes)?, own(scales)?);
-        // Nibbles with any scales, or bytes with one f16 scale per block.
-        let of_nibbles = of_codes == rows * blocks * 16 && of_scales.is_multiple_of(2 * rows);
-        let of_bytes = of_codes == rows * blocks * 32 && of_scales == rows * blocks * 2;
-        let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
+        // The quants of a block are whole 4-byte words, and the scales of a row whole 2-byte words.
+        let is_whole = count * OUTPUTS == rows
+            && of_codes.is_multiple_of(4 * rows * blocks)
+            && of_scales.is_multiple_of(2 * rows);
         let plane = |plane: &Binding, bytes: usize| [plane.offset, plane.offset + bytes];
         let planes = [plane(codes, of_codes), plane(scales, of_scales)];
         is_whole.then_some(RepackedMatrix { planes, count, blocks, matrices, record })
@@ -211,20 +213,43 @@ impl RepackedMatrix {
     }
 }
 
-/// A dequantized element of a repacked matrix: `column` of `block`, for output `output` of the strip.
+/// The dequantized elements of a block of a repacked matrix, for output `output` of the strip.
 #[inline(always)]
-pub(crate) unsafe fn number_of<M: matrix::Matrix>(
+pub(crate) unsafe fn load_output<S: Simd, M: matrix::Matrix>(
     matrix: M,
     block: usize,
     output: usize,
-    column: usize,
-) -> f32 {
-    // SAFETY: the caller ensures that the block exists.
-    let (words, [scale, offset]) =
-        unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
-    let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
-    // Quant times scale is exact, so the offset is added to an exact product.
-    (i32::from(word[column % 4].cast_signed()) + M::QUANT_OFFSET.unwrap_or(0)) as f32 * scale + offset
+) -> [f32; BLOCK] {
+    let (part, lane) = (output / S::LANES, output % S::LANES);
+    let mut values = [0.0; BLOCK];
+    let (mut scales, mut offsets) = ([[0.0; OUTPUTS]; 2], [[0.0; OUTPUTS]; 2]);
+    // SAFETY: the caller ensures that the block exists; no instruction set has more than 16 lanes.
+    unsafe {
+        let (of_block, offsets_of_block) =
+            (matrix.strip_scales::<S>(block, part), matrix.strip_offsets::<S>(block, part));
+        for half in 0..2 {
+            S::store(scales[half].as_mut_ptr(), of_block[half]);
+            S::store(offsets[half].as_mut_ptr(), offsets_of_block[half]);
+        }
+        for pair in 0..BLOCK / 8 {
+            let codes = matrix.strip_codes::<S>(block, pair, part);
+            for (codes, first) in codes.into_iter().zip(columns(M::BITS, pair)) {
+                let mut words = [[0_i8; 4]; OUTPUTS];
+                S::store_bytes(words.as_mut_ptr().cast(), codes);
+                let half = first / (BLOCK / 2);
+                for (value, code) in values[first..first + 4].iter_mut().zip(words[lane]) {
+                    // The bias may exceed the range of signed bytes, but not that of unsigned ones.
+                    let code = match M::raised::<S>() {
+                        0 => i32::from(code),
+                        raised => i32::from(code.cast_unsigned()) - raised,
+                    };
+                    // Quant times scale is exact, so the offset is added to an exact product.
+                    *value = (code + M::QUANT_OFFSET) as f32 * scales[half][lane] + offsets[half][lane];
+                }
+            }
+        }
+    }
+    values
 }
 
 /// Interleaves 16 rows of `N`-byte words: the first word of each row, then the second of each.
@@ -273,7 +298,7 @@ mod tests {
         assert_eq!(found(&[Some([32, 64]), None]), 0, "one reads rows");
         assert_eq!(found(&[Some([32, 64]), Some([16, 128])]), 0, "one reads another shape");
         assert_eq!(found(&[Some([8, 256])]), 0, "no whole strip");
-        assert_eq!(found(&[Some([32, 32])]), 0, "not so many bytes");
+        assert_eq!(found(&[Some([32, 96])]), 0, "not so many bytes");
     }
 
     #[test]

@@ -25,12 +25,11 @@ use forge_ops::{ExpertsInner, ExpertsSum};
 
 /// The types of the weight formats.
 pub(crate) mod types {
-    pub use crate::cpu::format::affine::{Affine, AffineBf16};
-    pub use crate::cpu::format::block_quants::{Q4_0, Q5_0, Q8_0};
-    pub use crate::cpu::format::codebook::{Iq4Nl, Iq4Xs, Mxfp4, Nvfp4};
     pub use crate::cpu::format::float_formats::{Bf16, F16, F32};
     pub use crate::cpu::format::fp8::Fp8;
-    pub use crate::cpu::format::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+    pub use crate::cpu::format::quantized::{
+        Affine, AffineBf16, Iq4Nl, Iq4Xs, Mxfp4, Nvfp4, Q2K, Q3K, Q4_0, Q4K, Q5_0, Q5K, Q6K, Q8_0,
+    };
 }
 
 /// A weight format with its kernels.
@@ -76,7 +75,7 @@ macro_rules! stored {
 
             #[cfg_attr(test, inline)]
             fn linear(call: &KernelArgs<'_>, shape: &Linear) {
-                const { assert!(<$format as Matrix>::STRIPS == Self::FORMAT.is_repackable()) };
+                const { assert!((<$format as Matrix>::BITS > 0) == Self::FORMAT.has_integers()) };
                 assert_eq!(shape.format, Self::FORMAT);
                 linear::products::<$format>(call, shape);
             }

@@ -49,7 +49,7 @@ pub fn linear<F: WeightFormat>(call: &KernelArgs<'_>, shape: &Linear) {
 }
 
 pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
-    let is_repacked = M::STRIPS && call.is_repacked("weight_codes");
+    let is_repacked = M::BITS > 0 && call.is_repacked("weight_codes");
     let gemv_rows = if is_repacked { call.level().repacked_rows() } else { GEMV_MAX_ROWS };
     if is_encoded::<M>(call, shape) && call.scalar(0) > gemv_rows {
         return int8_gemm::products::<M>(call, shape);
@@ -67,7 +67,7 @@ pub(crate) fn products<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) {
 /// Whether activations are quantized.
 #[inline(always)]
 fn is_encoded<M: Matrix>(call: &KernelArgs<'_>, shape: &Linear) -> bool {
-    M::QUANT_OFFSET.is_some() && !shape.chooses && !call.exact()
+    M::BITS > 0 && !shape.chooses && !call.exact()
 }
 
 struct LinearTask<'a, M> {
@@ -107,8 +107,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         let is_short = blocks < MIN_LONG_ROW_BLOCKS;
         // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
-        // In decode, activations are quantized only where it is faster.
-        if is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS && (M::ROW || !call.is_decode()) {
+        if is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS {
             let x = encoded_rows::<S>(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {

@@ -153,10 +153,9 @@ impl<M: Matrix> Task for ExpertsTask<'_, M> {
             chooses,
         };
         let finish = EpilogueContext::new::<S>(call, &linear, of_y);
-        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact() && (M::ROW || !call.is_decode());
-        let is_expert_repacked = |place: &usize| {
-            is_encoded && M::STRIPS && call.is_expert_repacked("weight_codes", numbers[*place])
-        };
+        let is_encoded = M::BITS > 0 && !call.exact();
+        let is_expert_repacked =
+            |place: &usize| is_encoded && call.is_expert_repacked("weight_codes", numbers[*place]);
         let batches = if is_sum { 1 } else { places.len() };
         let OutputPartition { partitions, size, piece } =
             match (places.iter().any(is_expert_repacked), is_sum) {

@@ -131,7 +131,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let of_x = rows * chosen / pairs_per_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
-        let is_encoded = M::QUANT_OFFSET.is_some() && !call.exact();
+        let is_encoded = M::BITS > 0 && !call.exact();
         let coded =
             is_encoded.then(|| call.workspace::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.phase_index() == 0) {
@@ -182,7 +182,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             let sums = unsafe {
                 match coded {
                     Some(x) => {
-                        let is_repacked = M::STRIPS && call.is_expert_repacked("weight_codes", expert);
+                        let is_repacked = call.is_expert_repacked("weight_codes", expert);
                         let panels = Panels { level: call.level(), matrix, is_repacked, blocks, x };
                         panels.products::<S>(of_panel_rows, rows, &mut filled, of_panels);
                         &mut *of_panels

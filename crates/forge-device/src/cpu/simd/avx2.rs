@@ -213,16 +213,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> __m256 {
-        unsafe {
-            let bytes = _mm_loadl_epi64(from.cast());
-            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
-            let codes = _mm_sub_epi8(_mm_and_si128(shifted, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> __m256 {
         unsafe {
             let bytes = _mm_loadl_epi64(from.cast());
@@ -230,6 +220,19 @@ impl Simd for Avx2 {
             let entries = _mm_loadu_si128(table.as_ptr().cast());
             let codes = _mm_shuffle_epi8(entries, _mm_and_si128(shifted, _mm_set1_epi8(15)));
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> __m256 {
+        unsafe {
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let left = _mm256_sll_epi32(words, _mm_cvtsi32_si128((32 - first - bits) as i32));
+            let right = _mm_cvtsi32_si128((32 - bits) as i32);
+            _mm256_cvtepi32_ps(match is_signed {
+                true => _mm256_sra_epi32(left, right),
+                false => _mm256_srl_epi32(left, right),
+            })
         }
     }
 
@@ -308,11 +311,36 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_nibble_pairs(from: *const u8) -> [__m256i; 2] {
+    unsafe fn load_unsigned_codes(from: *const u8) -> __m256i {
+        unsafe { _mm256_xor_si256(Self::load_bytes(from), _mm256_set1_epi8(-128)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, codes: __m256i) {
+        unsafe { _mm256_storeu_si256(to.cast(), codes) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_bytes() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn field(codes: __m256i, shift: u32, mask: u8) -> __m256i {
         unsafe {
-            let (bytes, low) = (_mm256_loadu_si256(from.cast()), _mm256_set1_epi8(15));
-            [_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low)]
+            let shifted = _mm256_srl_epi16(codes, _mm_cvtsi32_si128(shift as i32));
+            _mm256_and_si256(shifted, _mm256_set1_epi8(mask.cast_signed()))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn join(low: __m256i, high: __m256i, shift: u32) -> __m256i {
+        unsafe { _mm256_or_si256(low, _mm256_sll_epi16(high, _mm_cvtsi32_si128(shift as i32))) }
     }
 
     #[inline(always)]

@@ -220,12 +220,9 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> __m512 {
+    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> __m512 {
         unsafe {
-            // A nibble is an index into a table of 16 values.
-            let numbers = _mm512_setr_ps(
-                -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
-            );
+            let numbers = Self::load_i8(table.as_ptr());
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
             let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
             _mm512_permutexvar_ps(codes, numbers)
@@ -233,12 +230,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> __m512 {
+    unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> __m512 {
         unsafe {
-            let numbers = Self::load_i8(table.as_ptr());
-            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-            let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
-            _mm512_permutexvar_ps(codes, numbers)
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            let left = _mm512_sll_epi32(words, _mm_cvtsi32_si128((32 - first - bits) as i32));
+            let right = _mm_cvtsi32_si128((32 - bits) as i32);
+            _mm512_cvtepi32_ps(match is_signed {
+                true => _mm512_sra_epi32(left, right),
+                false => _mm512_srl_epi32(left, right),
+            })
         }
     }
 
@@ -321,11 +321,36 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_nibble_pairs(from: *const u8) -> [__m512i; 2] {
+    unsafe fn load_unsigned_codes(from: *const u8) -> __m512i {
+        unsafe { Self::load_bytes(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, codes: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), codes) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_bytes() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn field(codes: __m512i, shift: u32, mask: u8) -> __m512i {
         unsafe {
-            let (bytes, low) = (_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(15));
-            [_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low)]
+            let shifted = _mm512_srl_epi16(codes, _mm_cvtsi32_si128(shift as i32));
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn join(low: __m512i, high: __m512i, shift: u32) -> __m512i {
+        unsafe { _mm512_or_si512(low, _mm512_sll_epi16(high, _mm_cvtsi32_si128(shift as i32))) }
     }
 
     #[inline(always)]

@@ -258,20 +258,28 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Pair {
-        unsafe {
-            let bytes = vld1_u8(from);
-            let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
-            widen_bytes(vsub_s8(vreinterpret_s8_u8(codes), vdup_n_s8(8)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Pair {
         unsafe {
             let bytes = vld1_u8(from);
             let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
             widen_bytes(vqtbl1_s8(vld1q_s8(table.as_ptr()), codes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> Pair {
+        unsafe {
+            let words = vld1q_u16(from);
+            let left = vdupq_n_s32((32 - first - bits) as i32);
+            let low = vshlq_u32(vmovl_u16(vget_low_u16(words)), left);
+            let high = vshlq_u32(vmovl_u16(vget_high_u16(words)), left);
+            let right = vdupq_n_s32(bits as i32 - 32);
+            if is_signed {
+                let (low, high) = (vreinterpretq_s32_u32(low), vreinterpretq_s32_u32(high));
+                (vcvtq_f32_s32(vshlq_s32(low, right)), vcvtq_f32_s32(vshlq_s32(high, right)))
+            } else {
+                (vcvtq_f32_u32(vshlq_u32(low, right)), vcvtq_f32_u32(vshlq_u32(high, right)))
+            }
         }
     }
 
@@ -332,14 +340,50 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn load_nibble_pairs(from: *const u8) -> [(int8x16_t, int8x16_t); 2] {
+    unsafe fn load_unsigned_codes(from: *const u8) -> (int8x16_t, int8x16_t) {
         unsafe {
-            let (a, b, low) = (vld1q_u8(from), vld1q_u8(from.add(16)), vdupq_n_u8(15));
-            let signed = vreinterpretq_s8_u8;
-            [
-                (signed(vandq_u8(a, low)), signed(vandq_u8(b, low))),
-                (signed(vshrq_n_u8::<4>(a)), signed(vshrq_n_u8::<4>(b))),
-            ]
+            let (codes, sign) = (Self::load_bytes(from), vdupq_n_s8(-128));
+            (veorq_s8(codes.0, sign), veorq_s8(codes.1, sign))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> (int8x16_t, int8x16_t) {
+        unsafe { Self::load_codes(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, codes: (int8x16_t, int8x16_t)) {
+        unsafe {
+            vst1q_s8(to.cast(), codes.0);
+            vst1q_s8(to.add(16).cast(), codes.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_bytes() -> (int8x16_t, int8x16_t) {
+        unsafe { (vdupq_n_s8(0), vdupq_n_s8(0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn field(codes: (int8x16_t, int8x16_t), shift: u32, mask: u8) -> (int8x16_t, int8x16_t) {
+        unsafe {
+            let (right, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(mask));
+            let low = vandq_u8(vshlq_u8(vreinterpretq_u8_s8(codes.0), right), mask);
+            let high = vandq_u8(vshlq_u8(vreinterpretq_u8_s8(codes.1), right), mask);
+            (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn join(
+        low: (int8x16_t, int8x16_t),
+        high: (int8x16_t, int8x16_t),
+        shift: u32,
+    ) -> (int8x16_t, int8x16_t) {
+        unsafe {
+            let left = vdupq_n_s8(shift as i8);
+            (vorrq_s8(low.0, vshlq_s8(high.0, left)), vorrq_s8(low.1, vshlq_s8(high.1, left)))
         }
     }
 

@@ -130,15 +130,21 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Lanes {
-        let shift = if high { 4 } else { 0 };
-        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15) - 8.0)
-    }
-
-    #[inline(always)]
     unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Lanes {
         let shift = if high { 4 } else { 0 };
         lanes(|i| f32::from(table[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> Lanes {
+        let words = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
+        lanes(|i| {
+            let left = u32::from(words[i]) << (32 - first - bits);
+            match is_signed {
+                true => (left.cast_signed() >> (32 - bits)) as f32,
+                false => (left >> (32 - bits)) as f32,
+            }
+        })
     }
 
     #[inline(always)]
@@ -183,9 +189,34 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_nibble_pairs(from: *const u8) -> [[[i8; 4]; LANES]; 2] {
-        let bytes = unsafe { from.cast::<[[u8; 4]; LANES]>().read() };
-        [0, 4].map(|shift| bytes.map(|four| four.map(|byte| (byte >> shift & 15) as i8)))
+    unsafe fn load_unsigned_codes(from: *const u8) -> [[i8; 4]; LANES] {
+        unsafe { from.cast::<[[u8; 4]; LANES]>().read() }
+            .map(|four| four.map(|byte| (byte ^ 128).cast_signed()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> [[i8; 4]; LANES] {
+        unsafe { from.cast::<[[i8; 4]; LANES]>().read() }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, codes: [[i8; 4]; LANES]) {
+        unsafe { to.cast::<[[i8; 4]; LANES]>().write(codes) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_bytes() -> [[i8; 4]; LANES] {
+        [[0; 4]; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn field(codes: [[i8; 4]; LANES], shift: u32, mask: u8) -> [[i8; 4]; LANES] {
+        codes.map(|four| four.map(|byte| (byte.cast_unsigned() >> shift & mask).cast_signed()))
+    }
+
+    #[inline(always)]
+    unsafe fn join(low: [[i8; 4]; LANES], high: [[i8; 4]; LANES], shift: u32) -> [[i8; 4]; LANES] {
+        std::array::from_fn(|lane| std::array::from_fn(|i| low[lane][i] | high[lane][i] << shift))
     }
 
     #[inline(always)]

@@ -91,10 +91,11 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_u8(from: *const u8) -> Self::V;
     /// Loads the low (or high) nibbles of `LANES` bytes as f32.
     unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
-    /// Loads the low (or high) nibbles of `LANES` bytes minus 8 as f32.
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
     /// Loads the entries of a table for the low (or high) nibbles of `LANES` bytes as f32.
     unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Self::V;
+    /// Loads `LANES` 16-bit words, and extracts `bits` bits of each from bit `first` on, as f32. The field is signed if
+    /// `is_signed`.
+    unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> Self::V;
     /// Loads `LANES` 8-bit floats (e4m3, no NaN) as f32, divided by 256.
     unsafe fn load_floats8(from: *const u8) -> Self::V;
     /// Loads one f16 as f32 into all lanes.
@@ -112,8 +113,18 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
     /// The entries of a table for quants from 0 to 15, biased by `RAISED`.
     unsafe fn lookup_codes(codes: Self::Codes, table: &[i8; 16]) -> Self::Codes;
-    /// Loads the low and the high nibbles of `4 * LANES` bytes, without bias.
-    unsafe fn load_nibble_pairs(from: *const u8) -> [Self::Codes; 2];
+    /// Loads `4 * LANES` u8 minus 128, biased by `RAISED`.
+    unsafe fn load_unsigned_codes(from: *const u8) -> Self::Codes;
+    /// Loads `4 * LANES` bytes.
+    unsafe fn load_bytes(from: *const u8) -> Self::Codes;
+    /// Stores `4 * LANES` bytes.
+    unsafe fn store_bytes(to: *mut u8, codes: Self::Codes);
+    /// Zeros.
+    unsafe fn zero_bytes() -> Self::Codes;
+    /// A field of each byte: `(byte >> shift) & mask`. `mask` has at most `8 - shift` bits.
+    unsafe fn field(codes: Self::Codes, shift: u32, mask: u8) -> Self::Codes;
+    /// `low | high << shift` for each byte. No bits of `high` are shifted out of a byte.
+    unsafe fn join(low: Self::Codes, high: Self::Codes, shift: u32) -> Self::Codes;
     /// Adds to each lane the dot product of its four quants and four quants of `x`, which all lanes share.
     unsafe fn add_shared(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
     /// Adds to each lane the dot product of its four quants and its own four quants of `x`.

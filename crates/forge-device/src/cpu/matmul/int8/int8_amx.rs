@@ -4,33 +4,38 @@
 //! with four quants per word. This is the packed panel's layout. The integer products are exact, as with
 //! other instruction sets. Scaling and summation over blocks are also the same.
 
-use crate::cpu::format::matrix::{AT_ONCE, BLOCK};
+use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Scaling};
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
 use crate::cpu::matmul::int8::int8_panel::{PANEL, PackedPanel};
+use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
+use crate::cpu::simd::avx512::Avx512;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::vectors::Simd;
 use std::arch::x86_64::*;
 
 const _: () = assert!(TOGETHER == SIDE && PANEL == 2 * SIDE);
 
-/// Two accumulator tiles, two tiles of x and two of the panel.
-const SHAPES: [(usize, usize); 8] = {
-    let (sums, of_x, of_panel) = ((SIDE, ROW), (SIDE, BLOCK), (BLOCK / 4, ROW));
-    [sums, sums, of_x, of_x, of_panel, of_panel, (0, 0), (0, 0)]
-};
+/// Accumulators of both halves of two blocks, x and the panel of both halves, with `width` columns in each.
+const fn shapes(width: usize) -> [(usize, usize); 8] {
+    let (sums, of_x, of_panel) = ((SIDE, ROW), (SIDE, width), (width / 4, ROW));
+    [sums, sums, sums, sums, of_x, of_x, of_panel, of_panel]
+}
 
 /// Zeroed buffer for gathered rows.
-const EMPTY: BlockScales =
-    BlockScales { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [0; TOGETHER] };
+const EMPTY: BlockScales = BlockScales {
+    codes: [[0; BLOCK]; TOGETHER],
+    scales: [0.0; TOGETHER],
+    totals: [0; TOGETHER],
+    half_totals: [0; TOGETHER],
+};
 
 /// A packed panel of at most `AT_ONCE` blocks, and the rows to multiply.
 pub(crate) struct AddPanel<'a> {
     pub(crate) panel: &'a [PackedPanel],
     /// The constant to add to the panel's quants; nonzero only with offsets.
     pub(crate) quant_offset: i32,
-    /// Whether the format has offsets.
-    pub(crate) offset: bool,
+    pub(crate) scaling: Scaling,
     pub(crate) x: QuantizedBatch<'a>,
     /// Indices of rows of x.
     pub(crate) rows: &'a [usize],
@@ -44,18 +49,26 @@ impl Task for AddPanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         // SAFETY: the caller has checked that the machine has AMX.
-        unsafe { if self.offset { self.tiles::<true>() } else { self.tiles::<false>() } }
+        unsafe {
+            // Constants, so that each is compiled separately.
+            match self.scaling {
+                Scaling::HalfBlockScale => self.tiles(Scaling::HalfBlockScale),
+                Scaling::HalfBlockOffset => self.tiles(Scaling::HalfBlockOffset),
+                Scaling::Offset => self.tiles(Scaling::Offset),
+                Scaling::Scale | Scaling::Done => self.tiles(Scaling::Scale),
+            }
+        }
     }
 }
 
 impl AddPanel<'_> {
     /// Adds the products to the sums of each row.
     #[inline(always)]
-    unsafe fn tiles<const OFFSET: bool>(self) {
+    unsafe fn tiles(self, scaling: Scaling) {
         let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, .. } = self;
         let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
-        let tiles = unsafe { Tiles::set_up(SHAPES) };
+        let tiles = unsafe { Tiles::set_up(shapes(BLOCK / halves(scaling))) };
         for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)) {
             let is_contiguous =
                 rows[0] % TOGETHER == 0 && rows.iter().enumerate().all(|(i, row)| *row == rows[0] + i);
@@ -66,58 +79,75 @@ impl AddPanel<'_> {
                     for (to, from) in gathered.iter_mut().zip(of_rows(*row)) {
                         to.codes[i] = from.codes[lane];
                         (to.scales[i], to.totals[i]) = (from.scales[lane], from.totals[lane]);
+                        to.half_totals[i] = from.half_totals[lane];
                     }
                 }
                 x = &gathered[..panel.len()];
             }
             for output in (0..PANEL).step_by(SIDE) {
-                unsafe { add_tile::<OFFSET>(&tiles, (panel, quant_offset, output), (x, batch.pitch), sums) };
+                let panel = (panel, quant_offset, output);
+                unsafe { add_tile(&tiles, scaling, panel, (x, batch.pitch), sums) };
             }
         }
         drop(tiles);
     }
 }
 
+/// The number of separately scaled parts of a block.
+#[inline(always)]
+const fn halves(scaling: Scaling) -> usize {
+    if scaling.has_half_blocks() { 2 } else { 1 }
+}
+
 /// Adds the products of a tile.
 #[inline(always)]
-unsafe fn add_tile<const OFFSET: bool>(
+unsafe fn add_tile(
     tiles: &Tiles,
+    scaling: Scaling,
     (panel, quant_offset, output): (&[PackedPanel], i32, usize),
     (x, ahead): (&[BlockScales], usize),
     sums: &mut [f32],
 ) {
-    let mut products = [Sums([[0; SIDE]; SIDE]); 2];
+    let mut products = [[Sums([[0; SIDE]; SIDE]); 2]; 2];
     unsafe {
         let mut all = [_mm512_setzero_ps(); SIDE];
         for i in 0..SIDE {
             all[i] = _mm512_loadu_ps(&sums[i * PANEL + output]);
         }
-        multiply::<0, 2, 4>(tiles, &panel[0], output, &x[0], &mut products[0]);
+        multiply::<0, 1>(tiles, scaling, (&panel[0], output), &x[0], &mut products[0]);
         for (index, (block, of_x)) in panel.iter().zip(x).enumerate() {
             // The next block's product is in flight while this one's is scaled.
             if let (Some(block), Some(of_x)) = (panel.get(index + 1), x.get(index + 1)) {
                 match index % 2 {
-                    0 => multiply::<1, 3, 5>(tiles, block, output, of_x, &mut products[1]),
-                    _ => multiply::<0, 2, 4>(tiles, block, output, of_x, &mut products[0]),
+                    0 => multiply::<2, 3>(tiles, scaling, (block, output), of_x, &mut products[1]),
+                    _ => multiply::<0, 1>(tiles, scaling, (block, output), of_x, &mut products[0]),
                 }
             }
             if output == 0 {
                 prefetch_block(of_x, ahead);
             }
-            let products = &products[index % 2].0;
-            let scales = _mm512_load_ps(&block.scales[output]);
-            let offsets = _mm512_load_ps(&block.offsets[output]);
-            for i in 0..SIDE {
-                let mut product = _mm512_load_si512(products[i].as_ptr().cast());
-                if OFFSET && quant_offset != 0 {
-                    product = _mm512_add_epi32(product, _mm512_set1_epi32(of_x.totals[i] * quant_offset));
+            let products = &products[index % 2];
+            let (mut scales, mut offsets) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
+            for half in 0..halves(scaling) {
+                scales[half] = _mm512_load_ps(&block.scales[half][output]);
+                offsets[half] = _mm512_load_ps(&block.offsets[half][output]);
+            }
+            for (i, all) in all.iter_mut().enumerate() {
+                let mut totals = [of_x.totals[i], 0];
+                if scaling.has_half_blocks() {
+                    totals = [of_x.half_totals[i], of_x.totals[i] - of_x.half_totals[i]];
                 }
-                let mut of_block = _mm512_mul_ps(_mm512_cvtepi32_ps(product), scales);
-                if OFFSET {
-                    let offset = _mm512_mul_ps(_mm512_set1_ps(of_x.totals[i] as f32), offsets);
-                    of_block = _mm512_add_ps(of_block, offset);
+                let mut of_halves = [_mm512_setzero_ps(); 2];
+                for half in 0..halves(scaling) {
+                    let mut product = _mm512_load_si512(products[half].0[i].as_ptr().cast());
+                    if scaling.has_offsets() && quant_offset != 0 {
+                        product = _mm512_add_epi32(product, _mm512_set1_epi32(totals[half] * quant_offset));
+                    }
+                    of_halves[half] = _mm512_cvtepi32_ps(product);
                 }
-                all[i] = _mm512_add_ps(all[i], _mm512_mul_ps(of_block, _mm512_set1_ps(of_x.scales[i])));
+                let totals = [_mm512_set1_ps(totals[0] as f32), _mm512_set1_ps(totals[1] as f32)];
+                let of_block = scaled::<Avx512>(scaling, of_halves, totals, scales, offsets);
+                *all = _mm512_add_ps(*all, _mm512_mul_ps(of_block, _mm512_set1_ps(of_x.scales[i])));
             }
         }
         for i in 0..SIDE {
@@ -135,21 +165,28 @@ unsafe fn prefetch_block(of_x: &BlockScales, ahead: usize) {
     }
 }
 
-/// Multiplies a block of x by a block of the panel.
+/// Multiplies a block of x by a block of the panel, in the accumulators `FIRST` and, for a second half, `SECOND`.
 #[inline(always)]
-unsafe fn multiply<const SUMS: usize, const X: usize, const PANEL_TILE: usize>(
+unsafe fn multiply<const FIRST: usize, const SECOND: usize>(
     tiles: &Tiles,
-    block: &PackedPanel,
-    output: usize,
+    scaling: Scaling,
+    (block, output): (&PackedPanel, usize),
     x: &BlockScales,
-    to: &mut Sums<i32>,
+    to: &mut [Sums<i32>; 2],
 ) {
     // SAFETY: x has 16 rows of 32 bytes, and the panel 8 rows of 16 words.
     unsafe {
-        tiles.load::<X, _>(x.codes.as_ptr(), BLOCK);
-        tiles.load::<PANEL_TILE, _>(block.words(output), 4 * PANEL);
-        tiles.clear::<SUMS>();
-        tiles.add_bytes::<SUMS, X, PANEL_TILE>();
-        tiles.store::<SUMS, _>(to);
+        tiles.load::<4, _>(x.codes.as_ptr().cast::<i8>(), BLOCK);
+        tiles.load::<6, _>(block.words(0, output), 4 * PANEL);
+        tiles.clear::<FIRST>();
+        tiles.add_bytes::<FIRST, 4, 6>();
+        if scaling.has_half_blocks() {
+            tiles.load::<5, _>(x.codes.as_ptr().cast::<i8>().add(BLOCK / 2), BLOCK);
+            tiles.load::<7, _>(block.words(BLOCK / 8, output), 4 * PANEL);
+            tiles.clear::<SECOND>();
+            tiles.add_bytes::<SECOND, 5, 7>();
+            tiles.store::<SECOND, _>(&mut to[1]);
+        }
+        tiles.store::<FIRST, _>(&mut to[0]);
     }
 }

@@ -9,6 +9,7 @@
 //! y = y + (sum of products * scale + sum of x's quants * offset) * scale of x
 //! ```
 //!
+//! Where each half of a block has its own scale, there are two such sums ([`crate::cpu::matmul::int8::scaled_products`]).
 //! A row's result is therefore batch-invariant and bitwise identical on all machines. Activation quantization
 //! is the only loss: an error of at most 1/254 of the largest of 32 activations. `--f32-activations` avoids
 //! it ([`crate::cpu::linear()`]). Up to [`GEMV_MAX_ROWS`](crate::cpu::matmul::gemv::GEMV_MAX_ROWS) rows use
@@ -36,6 +37,8 @@ pub(crate) struct BlockScales {
     pub(crate) codes: [[i8; BLOCK]; TOGETHER],
     pub(crate) scales: [f32; TOGETHER],
     pub(crate) totals: [i32; TOGETHER],
+    /// Of each block's first half.
+    pub(crate) half_totals: [i32; TOGETHER],
 }
 
 // SAFETY: numbers without padding.
@@ -125,6 +128,7 @@ impl Task for QuantizeRows<'_> {
             to.scales = of_blocks.scales;
             // A sum of 32 quants fits in i32.
             to.totals = of_blocks.totals.map(|total| unsafe { total.to_int_unchecked() });
+            to.half_totals = of_blocks.half_totals.map(|total| unsafe { total.to_int_unchecked() });
         }
     }
 }
@@ -145,7 +149,7 @@ impl<M: Matrix> Task for Int8Gemm<'_, M> {
         let Int8Gemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
-        let is_repacked = M::STRIPS && call.is_repacked("weight_codes");
+        let is_repacked = M::BITS > 0 && call.is_repacked("weight_codes");
         let matrix = Panels { level: call.level(), matrix, is_repacked, blocks, x };
         let finish = EpilogueContext::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];

@@ -10,6 +10,7 @@
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
 use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
+use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::simd::vectors::Simd;
 use std::mem::MaybeUninit;
 
@@ -60,7 +61,7 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     unsafe {
         for i in (0..count).step_by(together) {
             let (codes, raised) = codes::<S, M>(matrix, block + i, count - i);
-            quant_offsets[i..i + together].fill((M::QUANT_OFFSET.unwrap_or(0) - raised) as f32);
+            quant_offsets[i..i + together].fill((M::QUANT_OFFSET - raised) as f32);
             for r in 0..X {
                 let x = rows[r].codes.as_ptr().add((start + i) * BLOCK);
                 lanes[r][i / together].write(S::sums_to_f32(S::add_codes(S::splat_sums(0), codes, x)));
@@ -73,14 +74,30 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
         }
         let [scales, offsets] = scales_by_block::<S, M>(matrix, block, count);
         for r in 0..X {
-            let products = S::sums_of_eights(lanes[r].as_ptr().cast());
-            for i in (0..AT_ONCE).step_by(S::LANES) {
-                let total = S::load(&rows[r].totals[start + i]);
-                let products = S::add(S::load(&products[i]), S::mul(total, S::load(&quant_offsets[i])));
-                let mut of_block = S::mul(products, S::load(&scales[i]));
-                if M::SCALING == Scaling::Offset {
-                    of_block = S::add(of_block, S::mul(total, S::load(&offsets[i])));
+            let lanes: &mut [S::V; AT_ONCE] = &mut *lanes[r].as_mut_ptr().cast();
+            let sums = S::sums_of_eights(lanes.as_ptr());
+            let mut sums_of_first = [0.0; AT_ONCE];
+            if M::SCALING.has_half_blocks() {
+                for lanes in lanes.iter_mut().take(AT_ONCE / together) {
+                    *lanes = S::mul(*lanes, S::load(FIRST_HALVES.as_ptr()));
                 }
+                sums_of_first = S::sums_of_eights(lanes.as_ptr());
+            }
+            for i in (0..AT_ONCE).step_by(S::LANES) {
+                let of_first = S::load(&rows[r].half_totals[start + i]);
+                let (total, sum) = (S::load(&rows[r].totals[start + i]), S::load(&sums[i]));
+                let (mut totals, mut products) = ([total; 2], [sum; 2]);
+                if M::SCALING.has_half_blocks() {
+                    let first = S::load(&sums_of_first[i]);
+                    (totals, products) = ([of_first, S::sub(total, of_first)], [first, S::sub(sum, first)]);
+                }
+                let quant_offset = S::load(&quant_offsets[i]);
+                for half in 0..2 {
+                    products[half] = S::add(products[half], S::mul(totals[half], quant_offset));
+                }
+                let of_halves = [S::load(&scales[0][i]), S::load(&scales[1][i])];
+                let offsets = [S::load(&offsets[0][i]), S::load(&offsets[1][i])];
+                let of_block = scaled::<S>(M::SCALING, products, totals, of_halves, offsets);
                 S::store(&mut of_blocks[r][i], S::mul(of_block, S::load(&rows[r].scales[start + i])));
             }
         }
@@ -88,13 +105,17 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     of_blocks
 }
 
+/// Selects the lanes of the first halves of blocks.
+const FIRST_HALVES: [f32; 16] =
+    [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0];
+
 /// The quants of `LANES / 8` blocks, of which `count` exist, and their bias.
 #[inline(always)]
 unsafe fn codes<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> (S::Codes, i32) {
     let together = S::LANES / 8;
     // SAFETY: the caller ensures that `count` blocks exist.
     unsafe {
-        if M::ROW && count >= together {
+        if count >= together {
             return (matrix.row_codes::<S>(block), M::raised::<S>());
         }
         let mut codes = [[0; BLOCK]; 2];
@@ -105,20 +126,37 @@ unsafe fn codes<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> (S
     }
 }
 
-/// Scales and offsets of `count <= AT_ONCE` blocks, followed by zeros. The first block starts a group.
+/// The scales and the offsets of each half of `count <= AT_ONCE` blocks, followed by zeros. The first block starts a group.
 #[inline(always)]
-unsafe fn scales_by_block<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> [[f32; AT_ONCE]; 2] {
-    let mut scales = [0.0; 2 * AT_ONCE];
-    // SAFETY: the caller ensures that these blocks exist.
-    unsafe { matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales) };
-    let mut by_block = [[0.0; AT_ONCE]; 2];
-    for i in 0..AT_ONCE {
-        match M::SCALING {
-            Scaling::Offset => {
-                by_block[0][i] = scales[i / M::GROUP * 2];
-                by_block[1][i] = scales[i / M::GROUP * 2 + 1];
+pub(crate) unsafe fn scales_by_block<S: Simd, M: Matrix>(
+    matrix: M,
+    block: usize,
+    count: usize,
+) -> [[[f32; AT_ONCE]; 2]; 2] {
+    let mut by_block = [[[0.0; AT_ONCE]; 2]; 2];
+    let (groups, in_pairs) = (count.div_ceil(M::GROUP), M::SCALING.has_half_blocks());
+    for start in (0..groups).step_by(M::SCALES_AT_ONCE) {
+        let mut scales = [0.0; 2 * AT_ONCE];
+        let at_once = (groups - start).min(M::SCALES_AT_ONCE);
+        // SAFETY: the caller ensures that these blocks exist.
+        unsafe { matrix.scales::<S>(block / M::GROUP + start, at_once, &mut scales) };
+        for i in start * M::GROUP..AT_ONCE.min((start + M::SCALES_AT_ONCE) * M::GROUP) {
+            let group = i / M::GROUP - start;
+            match M::SCALING {
+                Scaling::Offset => {
+                    by_block[0][0][i] = scales[2 * group];
+                    by_block[1][0][i] = scales[2 * group + 1];
+                }
+                _ if in_pairs => {
+                    for half in 0..2 {
+                        by_block[0][half][i] = scales[2 * group + half];
+                        if M::SCALING.has_offsets() {
+                            by_block[1][half][i] = scales[AT_ONCE + 2 * group + half];
+                        }
+                    }
+                }
+                _ => by_block[0][0][i] = scales[group],
             }
-            _ => by_block[0][i] = scales[i],
         }
     }
     by_block

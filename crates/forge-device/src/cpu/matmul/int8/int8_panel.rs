@@ -5,10 +5,13 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Matrix, Scaling};
+use crate::cpu::format::quant_plane::columns;
 use crate::cpu::format::repacked::OUTPUTS;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::matmul::int8::int8_amx;
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
+use crate::cpu::matmul::int8::int8_gemv::scales_by_block;
+use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::simd::isa::{Isa, Task};
 use crate::cpu::simd::vectors::Simd;
 
@@ -30,14 +33,15 @@ pub(crate) struct PackedPanel {
     /// Words of four quants: the first word of each output, then the second of each. With `Simd::PAIRS`,
     /// words are stored in pairs per output.
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
-    pub(crate) scales: [f32; PANEL],
-    pub(crate) offsets: [f32; PANEL],
+    /// Scales of the block, or of its halves.
+    pub(crate) scales: [[f32; PANEL]; 2],
+    pub(crate) offsets: [[f32; PANEL]; 2],
 }
 
 impl PackedPanel {
     /// Sets a word of 16 outputs from `first` on, adding `more` to each quant.
     #[inline(always)]
-    fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i8) {
+    fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i32) {
         if S::PAIRS {
             let two = self.codes[word / 2 * 2..][..2].as_flattened_mut();
             for i in 0..OUTPUTS {
@@ -57,11 +61,11 @@ impl PackedPanel {
         (&raw const self.codes.as_flattened()[2 * (eight * PANEL + output)]).cast()
     }
 
-    /// Address of the words of some outputs; the next word of each is `PANEL` words later.
+    /// Address of word `word` of some outputs; the next word of each is `PANEL` words later.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(crate) fn words(&self, output: usize) -> *const [i8; 4] {
-        &raw const self.codes[0][output]
+    pub(crate) fn words(&self, word: usize, output: usize) -> *const [i8; 4] {
+        &raw const self.codes[word][output]
     }
 }
 
@@ -69,8 +73,11 @@ impl PackedPanel {
 const AHEAD: usize = 8;
 
 /// A zeroed panel.
-pub(crate) const EMPTY: PackedPanel =
-    PackedPanel { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
+pub(crate) const EMPTY: PackedPanel = PackedPanel {
+    codes: [[[0; 4]; PANEL]; BLOCK / 4],
+    scales: [[0.0; PANEL]; 2],
+    offsets: [[0.0; PANEL]; 2],
+};
 
 /// A matrix that is multiplied panel by panel, and the activations.
 pub(crate) struct Panels<'a, M> {
@@ -97,7 +104,7 @@ impl<M: Matrix> Panels<'_, M> {
         let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
         sums.fill(0.0);
         // The bias of quants in the panel, as the instruction set needs it.
-        let quant_offset = M::QUANT_OFFSET.unwrap_or(0);
+        let quant_offset = M::QUANT_OFFSET;
         let more = if level.has_tiles() { quant_offset.min(0) } else { S::RAISED };
         let prefetches = level.streams().is_one();
         for first_block in (0..blocks).step_by(DEPTH) {
@@ -112,28 +119,27 @@ impl<M: Matrix> Panels<'_, M> {
                             let first = of_output / OUTPUTS + first_block;
                             if prefetches {
                                 let next = first + self.next(first_block);
-                                coming[output / OUTPUTS] = Some(matrix.strip(next));
+                                coming[output / OUTPUTS] = Some(matrix.codes_at(next * OUTPUTS));
                             }
-                            fill_strip::<S, M>(matrix, first, output, more as i8, panel);
+                            fill_strip::<S, M>(matrix, first, output, more - M::raised::<S>(), panel);
                         }
                         false => {
                             let rows = (of_output + first_block, blocks, (outputs - output).min(OUTPUTS));
-                            fill::<S, M>(matrix, rows, output, more as i8, panel);
+                            fill::<S, M>(matrix, rows, output, more, panel);
                         }
                     }
                 }
             }
-            let (quant_offset, small) = (quant_offset - more, M::SMALL);
-            let offset = M::SCALING == Scaling::Offset;
+            let (quant_offset, scaling) = (quant_offset - more, M::SCALING);
             #[cfg(target_arch = "x86_64")]
             if level == Isa::Amx {
                 let sums = &mut *sums;
-                level.run(int8_amx::AddPanel { panel, quant_offset, offset, x, rows, first_block, sums });
+                level.run(int8_amx::AddPanel { panel, quant_offset, scaling, x, rows, first_block, sums });
                 continue;
             }
-            let sums = &mut *sums;
-            let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::OF_STRIP };
-            level.run(AddPanel { panel, quant_offset, small, offset, x, rows, first_block, sums, coming });
+            let (sums, small) = (&mut *sums, M::SMALL);
+            let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::BITS * BLOCK / 8 * OUTPUTS };
+            level.run(AddPanel { panel, quant_offset, small, scaling, x, rows, first_block, sums, coming });
         }
     }
 
@@ -150,7 +156,7 @@ unsafe fn fill<S: Simd, M: Matrix>(
     matrix: M,
     (first, apart, count): (usize, usize, usize),
     output: usize,
-    more: i8,
+    more: i32,
     panel: &mut [PackedPanel],
 ) {
     // SAFETY: the caller ensures that the panel's blocks exist.
@@ -171,17 +177,12 @@ unsafe fn fill<S: Simd, M: Matrix>(
                 block.set::<S>(word, output, of_outputs, more);
             }
         }
-        let mut scales = [0.0; 2 * AT_ONCE];
         for row in 0..count {
-            matrix.scales::<S>((first + row * apart) / M::GROUP, panel.len() / M::GROUP, &mut scales);
+            let [scales, offsets] = scales_by_block::<S, M>(matrix, first + row * apart, panel.len());
             for (index, block) in panel.iter_mut().enumerate() {
-                let group = index / M::GROUP;
-                match M::SCALING {
-                    Scaling::Offset => {
-                        block.scales[output + row] = scales[2 * group];
-                        block.offsets[output + row] = scales[2 * group + 1];
-                    }
-                    _ => block.scales[output + row] = scales[group],
+                for half in 0..2 {
+                    block.scales[half][output + row] = scales[half][index];
+                    block.offsets[half][output + row] = offsets[half][index];
                 }
             }
         }
@@ -194,24 +195,36 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
     matrix: M,
     first: usize,
     output: usize,
-    more: i8,
+    more: i32,
     panel: &mut [PackedPanel],
 ) {
     for (index, block) in panel.iter_mut().enumerate() {
-        for word in 0..BLOCK / 8 {
+        for pair in 0..BLOCK / 8 {
+            let mut words = [[0_u32; OUTPUTS]; 2];
             // SAFETY: the caller ensures that the panel's blocks exist.
-            let [near, far] = unsafe { matrix.strip_words(first + index, word) };
-            block.set::<S>(word, output, near, more);
-            block.set::<S>(word + 4, output, far, more);
+            unsafe {
+                for part in 0..OUTPUTS / S::LANES {
+                    let [near, far] = matrix.strip_codes::<S>(first + index, pair, part);
+                    S::store_bytes(words[0][part * S::LANES..].as_mut_ptr().cast(), near);
+                    S::store_bytes(words[1][part * S::LANES..].as_mut_ptr().cast(), far);
+                }
+            }
+            for (words, column) in words.into_iter().zip(columns(M::BITS, pair)) {
+                block.set::<S>(column / 4, output, words, more);
+            }
         }
         for part in 0..OUTPUTS / S::LANES {
-            let to = block.scales[output + part * S::LANES..].as_mut_ptr();
+            let at = output + part * S::LANES;
             // SAFETY: as above; a panel has whole strips.
-            unsafe { S::store(to, matrix.strip_scales::<S>(first + index, part)) };
-            if M::SCALING == Scaling::Offset {
-                let to = block.offsets[output + part * S::LANES..].as_mut_ptr();
-                // SAFETY: as above.
-                unsafe { S::store(to, matrix.strip_offsets::<S>(first + index, part)) };
+            unsafe {
+                let scales = matrix.strip_scales::<S>(first + index, part);
+                let offsets = matrix.strip_offsets::<S>(first + index, part);
+                for half in 0..1 + usize::from(M::SCALING.has_half_blocks()) {
+                    S::store(block.scales[half][at..].as_mut_ptr(), scales[half]);
+                    if M::SCALING.has_offsets() {
+                        S::store(block.offsets[half][at..].as_mut_ptr(), offsets[half]);
+                    }
+                }
             }
         }
     }
@@ -219,7 +232,7 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
 
 /// Adds `more` to each of four quants, as one word so that the loop vectorizes.
 #[inline(always)]
-fn plus(word: u32, more: i8) -> [i8; 4] {
+fn plus(word: u32, more: i32) -> [i8; 4] {
     const HIGHEST: u32 = 0x8080_8080;
     let more = u32::from_ne_bytes([more as u8; 4]);
     // The highest bit of each byte is added separately, so that it does not carry into the next byte.
@@ -235,8 +248,7 @@ struct AddPanel<'a> {
     quant_offset: i32,
     /// Whether quants are in 0..=15, apart from the bias.
     small: bool,
-    /// Whether the format has offsets.
-    offset: bool,
+    scaling: Scaling,
     x: QuantizedBatch<'a>,
     /// Indices of rows of x.
     rows: &'a [usize],
@@ -273,18 +285,21 @@ impl PanelPrefetch {
 impl Task for AddPanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        match (self.offset, self.small && S::SMALL) {
-            (false, false) => self.tiles::<S, false, false>(),
-            (false, true) => self.tiles::<S, false, true>(),
-            (true, false) => self.tiles::<S, true, false>(),
-            (true, true) => self.tiles::<S, true, true>(),
+        // Constants, so that each is compiled separately.
+        match (self.scaling, self.small && S::SMALL) {
+            (Scaling::HalfBlockScale, _) => self.tiles::<S, false>(Scaling::HalfBlockScale),
+            (Scaling::HalfBlockOffset, _) => self.tiles::<S, false>(Scaling::HalfBlockOffset),
+            (Scaling::Offset, false) => self.tiles::<S, false>(Scaling::Offset),
+            (Scaling::Offset, true) => self.tiles::<S, true>(Scaling::Offset),
+            (_, false) => self.tiles::<S, false>(Scaling::Scale),
+            (_, true) => self.tiles::<S, true>(Scaling::Scale),
         }
     }
 }
 
 impl AddPanel<'_> {
     #[inline(always)]
-    fn tiles<S: Simd, const OFFSET: bool, const SMALL: bool>(self) {
+    fn tiles<S: Simd, const SMALL: bool>(self, scaling: Scaling) {
         let AddPanel { panel, x, rows, first_block, coming, .. } = self;
         let count = rows.len().div_ceil(TILE);
         let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(count);
@@ -298,7 +313,7 @@ impl AddPanel<'_> {
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
                 // SAFETY: this runs compiled for its instruction set, and panels have whole vectors.
-                unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.quant_offset, output, x, sums) };
+                unsafe { add_tile::<S, SMALL>(panel, (self.quant_offset, scaling), output, x, sums) };
             }
         }
     }
@@ -306,9 +321,9 @@ impl AddPanel<'_> {
 
 /// Adds the products of a register tile to its sums.
 #[inline(always)]
-unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
+unsafe fn add_tile<S: Simd, const SMALL: bool>(
     panel: &[PackedPanel],
-    quant_offset: i32,
+    (quant_offset, scaling): (i32, Scaling),
     output: usize,
     x: [(&[BlockScales], usize); TILE],
     sums: &mut [f32],
@@ -316,6 +331,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
     // SAFETY: the caller's contract; x has as many blocks as the panel.
     unsafe {
         let place = |i: usize, v: usize| i * PANEL + output + v * S::LANES;
+        let halves = if scaling.has_half_blocks() { 2 } else { 1 };
         let mut all = [[S::splat(0.0); VECTORS]; TILE];
         for i in 0..TILE {
             for v in 0..VECTORS {
@@ -326,50 +342,68 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
             let of = |i: usize| (x[i].0.get_unchecked(index), x[i].1);
             let codes: [&[i8; BLOCK]; TILE] = std::array::from_fn(|i| of(i).0.codes.get_unchecked(of(i).1));
             let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
-            let mut products = [[S::splat_sums(0); VECTORS]; TILE];
+            let mut totals = [[0; 2]; TILE];
             for i in 0..TILE {
-                let begin = if SMALL || S::PAIRS { 0 } else { total[i] * quant_offset };
-                products[i] = [S::splat_sums(begin); VECTORS];
-            }
-            for eight in 0..if S::PAIRS { BLOCK / 8 } else { 0 } {
-                for v in 0..VECTORS {
-                    let weights = block.pairs(eight, output + v * S::LANES);
-                    for i in (0..TILE).step_by(2) {
-                        let x = [i, i + 1].map(|i| codes[i].as_ptr().add(8 * eight));
-                        let sums = S::add_pair([products[i][v], products[i + 1][v]], weights, x);
-                        [products[i][v], products[i + 1][v]] = sums;
-                    }
+                totals[i][0] = total[i];
+                if halves == 2 {
+                    let of_first = *of(i).0.half_totals.get_unchecked(of(i).1);
+                    totals[i] = [of_first, total[i] - of_first];
                 }
             }
-            for four in 0..if S::PAIRS { 0 } else { BLOCK / 4 } {
+            let mut of_halves = [[[S::splat(0.0); 2]; VECTORS]; TILE];
+            for half in 0..halves {
+                let mut products = [[S::splat_sums(0); VECTORS]; TILE];
+                for i in 0..TILE {
+                    let begin = if SMALL || S::PAIRS { 0 } else { totals[i][half] * quant_offset };
+                    products[i] = [S::splat_sums(begin); VECTORS];
+                }
+                let (eights, fours) = (BLOCK / 8 / halves, BLOCK / 4 / halves);
+                for eight in half * eights..if S::PAIRS { (half + 1) * eights } else { 0 } {
+                    for v in 0..VECTORS {
+                        let weights = block.pairs(eight, output + v * S::LANES);
+                        for i in (0..TILE).step_by(2) {
+                            let x = [i, i + 1].map(|i| codes[i].as_ptr().add(8 * eight));
+                            let sums = S::add_pair([products[i][v], products[i + 1][v]], weights, x);
+                            [products[i][v], products[i + 1][v]] = sums;
+                        }
+                    }
+                }
+                for four in half * fours..if S::PAIRS { 0 } else { (half + 1) * fours } {
+                    for v in 0..VECTORS {
+                        let weights = block.codes[four][output + v * S::LANES].as_ptr();
+                        for i in 0..TILE {
+                            let x = &raw const codes[i][4 * four];
+                            products[i][v] = match SMALL {
+                                true => S::add_small(products[i][v], S::load_codes(weights), x),
+                                false => S::add_products(products[i][v], weights, x),
+                            };
+                        }
+                    }
+                }
                 for v in 0..VECTORS {
-                    let weights = block.codes[four][output + v * S::LANES].as_ptr();
+                    for i in (0..if S::PAIRS { TILE } else { 0 }).step_by(2) {
+                        let sums = [products[i][v], products[i + 1][v]];
+                        let more = [totals[i][half], totals[i + 1][half]].map(|total| total * quant_offset);
+                        [products[i][v], products[i + 1][v]] = S::of_pair(sums, more);
+                    }
                     for i in 0..TILE {
-                        let x = &raw const codes[i][4 * four];
-                        products[i][v] = match SMALL {
-                            true => S::add_small(products[i][v], S::load_codes(weights), x),
-                            false => S::add_products(products[i][v], weights, x),
-                        };
+                        let mut products = products[i][v];
+                        if SMALL {
+                            products = S::of_small(products, totals[i][half] * quant_offset);
+                        }
+                        of_halves[i][v][half] = S::sums_to_f32(products);
                     }
                 }
             }
             for v in 0..VECTORS {
-                for i in (0..if S::PAIRS { TILE } else { 0 }).step_by(2) {
-                    let sums = [products[i][v], products[i + 1][v]];
-                    let more = [total[i], total[i + 1]].map(|total| total * quant_offset);
-                    [products[i][v], products[i + 1][v]] = S::of_pair(sums, more);
+                let (mut scales, mut offsets) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
+                for half in 0..halves {
+                    scales[half] = S::load(&block.scales[half][output + v * S::LANES]);
+                    offsets[half] = S::load(&block.offsets[half][output + v * S::LANES]);
                 }
-                let scales = S::load(&block.scales[output + v * S::LANES]);
-                let offsets = S::load(&block.offsets[output + v * S::LANES]);
                 for i in 0..TILE {
-                    let mut products = products[i][v];
-                    if SMALL {
-                        products = S::of_small(products, total[i] * quant_offset);
-                    }
-                    let mut of_block = S::mul(S::sums_to_f32(products), scales);
-                    if OFFSET {
-                        of_block = S::add(of_block, S::mul(S::splat(total[i] as f32), offsets));
-                    }
+                    let of_x = [S::splat(totals[i][0] as f32), S::splat(totals[i][1] as f32)];
+                    let of_block = scaled::<S>(scaling, of_halves[i][v], of_x, scales, offsets);
                     all[i][v] =
                         S::add(all[i][v], S::mul(of_block, S::splat(*of(i).0.scales.get_unchecked(of(i).1))));
                 }

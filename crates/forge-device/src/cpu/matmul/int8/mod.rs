@@ -8,3 +8,4 @@ pub(crate) mod int8_panel;
 pub(crate) mod quantize;
 pub(crate) mod quantized_rows;
 pub(crate) mod repacked_gemv;
+pub(crate) mod scaled_products;

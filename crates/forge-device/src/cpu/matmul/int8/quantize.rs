@@ -13,6 +13,8 @@ pub(crate) struct QuantizedBlock {
     pub(crate) scales: [f32; AT_ONCE],
     /// Sum of each block's quants.
     pub(crate) totals: [f32; AT_ONCE],
+    /// Sum of the quants in each block's first half.
+    pub(crate) half_totals: [f32; AT_ONCE],
 }
 
 /// One vector per block.
@@ -35,14 +37,33 @@ impl Tile {
     }
 }
 
+/// Sums each block's lanes, which are integers.
+#[inline(always)]
+unsafe fn sums_of_blocks<S: Simd>(lanes: &Tile) -> [f32; AT_ONCE] {
+    let mut sums = [0.0; AT_ONCE];
+    // SAFETY: the caller dispatched on the instruction set, and vectors are in bounds of the tile.
+    unsafe {
+        let of_lanes = lanes.transposed::<S>();
+        for first in (0..AT_ONCE).step_by(S::LANES) {
+            let mut sum = S::splat(0.0);
+            for lane in 0..S::LANES {
+                sum = S::add(sum, S::load(of_lanes.0[lane][first..].as_ptr()));
+            }
+            S::store(sums[first..].as_mut_ptr(), sum);
+        }
+    }
+    sums
+}
+
 /// Quantizes 16 blocks to int8. A block with NaN or infinity gets the scale NaN, so all its products are NaN.
 #[inline(always)]
 pub(crate) unsafe fn encode<S: Simd>(
     blocks: &[&[f32; BLOCK]; AT_ONCE],
     codes: &mut [[i8; BLOCK]; AT_ONCE],
 ) -> QuantizedBlock {
-    let (mut scales, mut factors, mut totals) = ([0.0; AT_ONCE], [0.0; AT_ONCE], [0.0; AT_ONCE]);
-    let mut tile = Tile::ZEROS;
+    let (mut scales, mut factors) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
+    let (mut totals, mut half_totals);
+    let (mut tile, mut halves) = (Tile::ZEROS, Tile::ZEROS);
     // SAFETY: the caller's instruction set includes these instructions, and vectors are in bounds of blocks
     // and tiles.
     unsafe {
@@ -79,17 +100,13 @@ pub(crate) unsafe fn encode<S: Simd>(
                 let rounded = S::sub(S::add(some, magic), magic);
                 total = S::add(total, rounded);
                 S::store_codes(codes[block].as_mut_ptr().add(i), rounded);
+                if i + S::LANES == BLOCK / 2 {
+                    S::store(halves.0[block].as_mut_ptr(), total);
+                }
             }
             S::store(tile.0[block].as_mut_ptr(), total);
         }
-        let of_lanes = tile.transposed::<S>();
-        for first in (0..AT_ONCE).step_by(S::LANES) {
-            let mut total = S::splat(0.0);
-            for lane in 0..S::LANES {
-                total = S::add(total, S::load(of_lanes.0[lane][first..].as_ptr()));
-            }
-            S::store(totals[first..].as_mut_ptr(), total);
-        }
+        (totals, half_totals) = (sums_of_blocks::<S>(&tile), sums_of_blocks::<S>(&halves));
     }
     // NaN does not propagate through the maximum, but it does through the totals; infinity times a factor of
     // 0 is also NaN.
@@ -97,11 +114,11 @@ pub(crate) unsafe fn encode<S: Simd>(
         for block in 0..AT_ONCE {
             if totals[block].is_nan() {
                 codes[block].fill(0);
-                (scales[block], totals[block]) = (f32::NAN, 0.0);
+                (scales[block], totals[block], half_totals[block]) = (f32::NAN, 0.0, 0.0);
             }
         }
     }
-    QuantizedBlock { scales, totals }
+    QuantizedBlock { scales, totals, half_totals }
 }
 
 #[cfg(test)]
@@ -124,12 +141,14 @@ mod tests {
         }
     }
 
-    /// Each block's quants, the bits of its scale, and the sum of its quants.
-    fn encoded(level: Isa, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, f32)> {
+    /// Each block's quants, the bits of its scale, and the sums of all quants and of those in its first half.
+    fn encoded(level: Isa, blocks: &[[f32; BLOCK]; AT_ONCE]) -> Vec<([i8; BLOCK], u32, [f32; 2])> {
         let mut codes = [[1; BLOCK]; AT_ONCE];
-        let mut encoded = QuantizedBlock { scales: [0.0; AT_ONCE], totals: [0.0; AT_ONCE] };
+        let nothing = [0.0; AT_ONCE];
+        let mut encoded = QuantizedBlock { scales: nothing, totals: nothing, half_totals: nothing };
         level.run(Blocks { blocks, codes: &mut codes, encoded: &mut encoded });
-        let of_block = |i: usize| (codes[i], encoded.scales[i].to_bits(), encoded.totals[i]);
+        let totals = |i: usize| [encoded.totals[i], encoded.half_totals[i]];
+        let of_block = |i: usize| (codes[i], encoded.scales[i].to_bits(), totals(i));
         (0..AT_ONCE).map(of_block).collect()
     }
 
@@ -145,7 +164,7 @@ mod tests {
         blocks[4][17] = -127.0 * 8.0;
         blocks[4][18] = 2.5 * 8.0;
         for level in Isa::available() {
-            for (numbers, (codes, scale, total)) in blocks.iter().zip(encoded(level, &blocks)) {
+            for (numbers, (codes, scale, totals)) in blocks.iter().zip(encoded(level, &blocks)) {
                 let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
                 let factor = if largest == 0.0 { 0.0 } else { 127.0 / largest };
                 assert_eq!(
@@ -154,7 +173,8 @@ mod tests {
                     "{level:?}"
                 );
                 assert_eq!(scale, (largest / 127.0).to_bits(), "{level:?}");
-                assert_eq!(total, codes.iter().map(|code| f32::from(*code)).sum::<f32>(), "{level:?}");
+                let sum = |codes: &[i8]| codes.iter().map(|code| f32::from(*code)).sum::<f32>();
+                assert_eq!(totals, [sum(&codes), sum(&codes[..BLOCK / 2])], "{level:?}");
             }
         }
     }
@@ -168,14 +188,14 @@ mod tests {
             }
         }
         for level in Isa::available() {
-            for (block, (codes, scale, total)) in encoded(level, &blocks).into_iter().enumerate() {
+            for (block, (codes, scale, totals)) in encoded(level, &blocks).into_iter().enumerate() {
                 let is_number = blocks[block].iter().all(|number| number.is_finite());
                 assert_eq!(is_number, block % 4 == 3 || block > 11, "block {block}");
                 assert_eq!(f32::from_bits(scale).is_nan(), !is_number, "block {block}, {level:?}");
                 let code = if is_number { 127 } else { 0 };
                 assert_eq!(
-                    (codes, total),
-                    ([code; BLOCK], f32::from(code) * 32.0),
+                    (codes, totals),
+                    ([code; BLOCK], [f32::from(code) * 32.0, f32::from(code) * 16.0]),
                     "block {block}, {level:?}"
                 );
             }

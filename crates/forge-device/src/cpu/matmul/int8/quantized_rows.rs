@@ -15,6 +15,8 @@ pub(crate) struct QuantizedRow {
     pub(crate) scales: Vec<f32>,
     /// Sum of each block's quants.
     pub(crate) totals: Vec<f32>,
+    /// Sum of the quants in each block's first half.
+    pub(crate) half_totals: Vec<f32>,
 }
 
 thread_local! {
@@ -43,9 +45,9 @@ impl QuantizedRow {
     /// Quantizes `x`, which is whole blocks.
     #[inline(always)]
     unsafe fn encode<S: Simd>(&mut self, x: &[f32]) {
-        let QuantizedRow { codes, scales, totals } = self;
+        let QuantizedRow { codes, scales, totals, half_totals } = self;
         let blocks = (x.len() / BLOCK).next_multiple_of(AT_ONCE);
-        for numbers in [&mut *scales, totals] {
+        for numbers in [&mut *scales, totals, half_totals] {
             numbers.clear();
             numbers.resize(blocks, 0.0);
         }
@@ -53,15 +55,16 @@ impl QuantizedRow {
         codes.resize(blocks * BLOCK, 0);
         let x = x.as_chunks::<BLOCK>().0.chunks(AT_ONCE);
         let codes = codes.as_chunks_mut().0.as_chunks_mut().0.iter_mut();
-        let of_blocks = scales.as_chunks_mut().0.iter_mut().zip(totals.as_chunks_mut().0);
-        for ((x, codes), (scales, totals)) in x.zip(codes).zip(of_blocks) {
+        let totals = totals.as_chunks_mut().0.iter_mut().zip(half_totals.as_chunks_mut().0);
+        let of_blocks = scales.as_chunks_mut().0.iter_mut().zip(totals);
+        for ((x, codes), (scales, (totals, half_totals))) in x.zip(codes).zip(of_blocks) {
             let mut blocks = [&[0.0; BLOCK]; AT_ONCE];
             for (block, x) in blocks.iter_mut().zip(x) {
                 *block = x;
             }
             // SAFETY: the caller's contract.
             let of_blocks = unsafe { encode::<S>(&blocks, codes) };
-            (*scales, *totals) = (of_blocks.scales, of_blocks.totals);
+            (*scales, *totals, *half_totals) = (of_blocks.scales, of_blocks.totals, of_blocks.half_totals);
         }
     }
 }

@@ -11,10 +11,12 @@
 
 use crate::cpu::device::kernel_args::KernelArgs;
 use crate::cpu::device::scratch::Scratch;
-use crate::cpu::format::matrix::{BLOCK, Matrix, Scaling};
+use crate::cpu::format::matrix::{BLOCK, Matrix};
+use crate::cpu::format::quant_plane::columns;
 use crate::cpu::format::repacked::OUTPUTS;
 use crate::cpu::matmul::epilogue::{EpilogueContext, PartialResults};
 use crate::cpu::matmul::int8::quantized_rows::{QuantizedRow, encoded_rows, keep};
+use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
 use crate::cpu::simd::isa::Task;
@@ -163,7 +165,7 @@ impl<M: Matrix> RepackedRows<M> {
         // of nibbles are an eighth of their bytes, and hardware prefetch of that separate stream is too slow.
         let is_one = match self.streams {
             ReadPattern::InOrder | ReadPattern::Once => true,
-            ReadPattern::Foreseen => M::BYTES,
+            ReadPattern::Foreseen => M::BITS == 8,
             ReadPattern::Several => false,
         };
         // SAFETY: the caller's contract.
@@ -207,42 +209,57 @@ impl<M: Matrix> RepackedRows<M> {
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
         let RepackedRows { matrix, first, blocks, streams, .. } = *self;
-        let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == ReadPattern::Once && !M::BYTES);
+        let of_bytes = M::BITS == 8;
+        let (ahead, once) = (streams.blocks_ahead(of_bytes), streams == ReadPattern::Once && !of_bytes);
+        // The second of two sums per block, if halves are scaled separately: that of the second word of each pair.
+        let far = usize::from(M::SCALING.has_half_blocks());
         // SAFETY: the caller's contract.
         unsafe {
-            let quant_offset = M::QUANT_OFFSET.unwrap_or(0) - M::raised::<S>();
+            let quant_offset = M::QUANT_OFFSET - M::raised::<S>();
             let small = M::SMALL && S::SMALL;
             let mut sums = [[[S::splat(0.0); 2]; X]; W];
             for block in 0..blocks {
-                let mut missing_of = [0; X];
-                let mut nothing = [S::splat_sums(0); X];
+                // Sums of x's quants, of the block or of its halves.
+                let mut totals = [[0.0; 2]; X];
+                let mut missing_of = [[0; 2]; X];
+                let mut nothing = [[S::splat_sums(0); 2]; X];
                 for r in 0..X {
-                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * quant_offset;
-                    nothing[r] = S::splat_sums(if small { 0 } else { missing_of[r] });
+                    totals[r][0] = *rows[r].totals.get_unchecked(block);
+                    if far == 1 {
+                        let of_first = *rows[r].half_totals.get_unchecked(block);
+                        totals[r] = [of_first, totals[r][0] - of_first];
+                    }
+                    for half in 0..=far {
+                        missing_of[r][half] = totals[r][half] as i32 * quant_offset;
+                        nothing[r][half] = S::splat_sums(if small { 0 } else { missing_of[r][half] });
+                    }
                 }
                 for w in 0..W {
                     let at = first + strips[w] * blocks + block;
-                    let mut products = [[S::splat_sums(0); 2]; X];
+                    let mut products = [[[S::splat_sums(0); 2]; 2]; X];
                     for r in 0..X {
                         products[r] = [nothing[r]; 2];
                     }
                     for pair in 0..BLOCK / 8 {
-                        let [near_column, far_column] = M::columns(pair);
+                        let [near_column, far_column] = columns(M::BITS, pair);
                         if ahead > 0 {
                             matrix.strip_prefetch::<S>(at + ahead, pair, once);
                         }
                         for part in 0..OUTPUTS / S::LANES {
-                            let [near, far] = matrix.strip_codes::<S>(at, pair, part);
+                            let [near_codes, far_codes] = matrix.strip_codes::<S>(at, pair, part);
                             for r in 0..X {
                                 let x = rows[r].codes.as_ptr().add(block * BLOCK);
-                                let (sums, x, far_x) =
-                                    (products[r][part], x.add(near_column), x.add(far_column));
+                                let (near_x, far_x) = (x.add(near_column), x.add(far_column));
+                                let sums = &mut products[r][part];
                                 // Not through a function pointer: unoptimized builds would compile these as
                                 // functions without the vector instructions.
-                                products[r][part] = match small {
-                                    true => S::add_small(S::add_small(sums, near, x), far, far_x),
-                                    false => S::add_shared(S::add_shared(sums, near, x), far, far_x),
-                                };
+                                if small {
+                                    sums[0] = S::add_small(sums[0], near_codes, near_x);
+                                    sums[far] = S::add_small(sums[far], far_codes, far_x);
+                                } else {
+                                    sums[0] = S::add_shared(sums[0], near_codes, near_x);
+                                    sums[far] = S::add_shared(sums[far], far_codes, far_x);
+                                }
                             }
                         }
                     }
@@ -250,15 +267,16 @@ impl<M: Matrix> RepackedRows<M> {
                         let scales = matrix.strip_scales::<S>(at, part);
                         let offsets = matrix.strip_offsets::<S>(at, part);
                         for r in 0..X {
-                            let mut products = products[r][part];
-                            if small {
-                                products = S::of_small(products, missing_of[r]);
+                            let (mut of_halves, mut of_x) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
+                            for half in 0..=far {
+                                let mut products = products[r][part][half];
+                                if small {
+                                    products = S::of_small(products, missing_of[r][half]);
+                                }
+                                of_halves[half] = S::sums_to_f32(products);
+                                of_x[half] = S::splat(totals[r][half]);
                             }
-                            let mut of_block = S::mul(S::sums_to_f32(products), scales);
-                            if M::SCALING == Scaling::Offset {
-                                let total = S::splat(*rows[r].totals.get_unchecked(block));
-                                of_block = S::add(of_block, S::mul(total, offsets));
-                            }
+                            let of_block = scaled::<S>(M::SCALING, of_halves, of_x, scales, offsets);
                             let of_x = S::splat(*rows[r].scales.get_unchecked(block));
                             sums[w][r][part] = S::add(sums[w][r][part], S::mul(of_block, of_x));
                         }
