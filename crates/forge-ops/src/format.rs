@@ -324,8 +324,6 @@ impl Format {
     /// The cargo feature of the runtime that contains the format's CPU kernels.
     pub const fn feature(self) -> &'static str {
         match self {
-            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => "k-quants",
-            Format::Iq4Nl | Format::Iq4Xs => "iq4",
             Format::Affine(_) => "affine",
             _ => self.name(),
         }

@@ -104,6 +104,8 @@ pub(crate) trait Matrix: Copy {
     /// Bits per quant, 0 without integer quants. The items below describe integer quants. Such a matrix can be repacked
     /// ([`crate::cpu::format::repacked`]).
     const BITS: usize = 0;
+    /// Whether there are none.
+    const IS_PLAIN: bool = Self::BITS == 0;
     /// Added to each result of [`codes`](Matrix::codes) gives the quant.
     const QUANT_OFFSET: i32 = 0;
     /// Whether results of `codes` are in 0..=15.

@@ -75,7 +75,7 @@ pub(crate) struct Sequential;
 #[derive(Clone, Copy)]
 pub(crate) struct RowMajor;
 
-/// int8 kernel: block by block, with the summation order of the int8 GEMM.
+/// int8 kernel: block by block, with the summation order of the int8 GEMM. The last of fewer rows is repeated.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a>(pub(crate) &'a [QuantizedRow]);
 
@@ -112,7 +112,7 @@ impl<M: Matrix> OutputKernel<M> for Blocks<'_> {
         first: [usize; W],
         _x: [*const f32; X],
     ) -> [[f32; X]; W] {
-        let rows: [&QuantizedRow; X] = std::array::from_fn(|row| &self.0[row]);
+        let rows: [&QuantizedRow; X] = std::array::from_fn(|row| &self.0[row.min(self.0.len() - 1)]);
         // SAFETY: the caller's contract.
         unsafe { int8_gemv::products::<S, M, W, X>(work.matrix, first, rows, work.blocks) }
     }

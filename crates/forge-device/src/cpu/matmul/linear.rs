@@ -92,7 +92,10 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         assert!(rows == 1 || !single_row_only, "{:?} supports one row, but there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= GEMV_MAX_ROWS { 0 } else { gemm::scratch_len(rows.min(ROWS)) };
+        let panel = match S::HAS_VARIANTS && rows <= GEMV_MAX_ROWS {
+            true => 0,
+            false => gemm::scratch_len(rows.min(ROWS)),
+        };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -108,33 +111,44 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
         if is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS {
-            let x = encoded_rows::<S>(x, blocks * BLOCK);
+            let encoded = encoded_rows::<S>(x, blocks * BLOCK);
+            let x = &encoded[..rows];
             // SAFETY: as below.
             unsafe {
-                match rows {
-                    1 if is_short => work.few_rows::<S, 1, 1>(PerOutput(Blocks(&x))),
-                    1 => work.few_rows::<S, 4, 1>(PerOutput(Blocks(&x))),
-                    2 if is_short => work.few_rows::<S, 1, 2>(PerOutput(Blocks(&x))),
-                    2 => work.few_rows::<S, 4, 2>(PerOutput(Blocks(&x))),
-                    3 => work.few_rows::<S, 2, 3>(PerOutput(Blocks(&x))),
-                    _ => work.few_rows::<S, 2, GEMV_MAX_ROWS>(PerOutput(Blocks(&x))),
+                if S::HAS_VARIANTS {
+                    match rows {
+                        1 if is_short => work.few_rows::<S, 1, 1>(PerOutput(Blocks(x))),
+                        1 => work.few_rows::<S, 4, 1>(PerOutput(Blocks(x))),
+                        _ => work.few_rows::<S, 2, GEMV_MAX_ROWS>(PerOutput(Blocks(x))),
+                    }
+                } else {
+                    work.few_rows::<S, 1, GEMV_MAX_ROWS>(PerOutput(Blocks(x)));
                 }
             }
-            return keep(x);
+            return keep(encoded);
         }
         // SAFETY: `find` checked that the matrix is whole, and x has `blocks * 32` columns a row; threads
         // write different outputs.
         unsafe {
-            match rows {
-                1 if call.is_decode() && is_in_order => work.few_rows::<S, 1, 1>(Sequential),
-                1 if call.is_decode() => work.few_rows::<S, 4, 1>(PerOutput(RowMajor)),
-                1 => work.few_rows::<S, 1, 1>(Transposed),
-                2 => work.few_rows::<S, 1, 2>(Transposed),
-                3 => work.few_rows::<S, 1, 3>(Transposed),
-                GEMV_MAX_ROWS => work.few_rows::<S, 1, GEMV_MAX_ROWS>(Transposed),
+            if rows == 1 && call.is_decode() {
+                if S::HAS_VARIANTS && !is_in_order {
+                    work.few_rows::<S, 4, 1>(PerOutput(RowMajor));
+                } else {
+                    work.few_rows::<S, 1, 1>(Sequential);
+                }
+            } else if S::HAS_VARIANTS && M::IS_PLAIN && rows <= 3 {
+                match rows {
+                    1 => work.few_rows::<S, 1, 1>(Transposed),
+                    2 => work.few_rows::<S, 1, 2>(Transposed),
+                    _ => work.few_rows::<S, 1, 3>(Transposed),
+                }
+            } else if S::HAS_VARIANTS && rows <= GEMV_MAX_ROWS {
+                work.few_rows::<S, 1, GEMV_MAX_ROWS>(Transposed);
+            } else if S::HAS_VARIANTS && rows <= S::TILE.min(8) {
                 // Limited by the latency of accumulation: eight rows take as long as five.
-                5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Transposed),
-                _ => work.panels::<S>(scratch),
+                work.few_rows::<S, 1, 8>(Transposed);
+            } else {
+                work.panels::<S>(scratch);
             }
         }
     }

@@ -48,56 +48,86 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         values: &mut [f32],
         pitch: usize,
     ) {
-        // Unused places repeat the last row.
-        let mut some = [rows[rows.len() - 1]; TOGETHER];
-        some[..rows.len()].copy_from_slice(rows);
-        let is_one = rows.len() == 1;
+        if rows.len() > 1 && S::HAS_VARIANTS && !matches!(self.x, Activations::Stored(_)) {
+            // SAFETY: the caller's contract.
+            return unsafe { self.several::<S>((first, count), rows, values, pitch) };
+        }
+        for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
+            // SAFETY: the caller's contract.
+            unsafe { self.one::<S>((first, count), *row, values) };
+        }
+    }
+
+    /// Multiplies by one row of x.
+    #[inline(always)]
+    unsafe fn one<S: Simd>(&self, (first, count): (usize, usize), row: usize, values: &mut [f32]) {
+        let SharedWeightGemm { matrix, blocks, level, .. } = *self;
+        let pitch = values.len();
         // SAFETY: the caller's contract.
         unsafe {
             match self.x {
                 Activations::Codes(x) if self.is_repacked => {
-                    let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
-                    let (matrix, blocks, streams) = (self.matrix, self.blocks, self.level.streams());
-                    let of = RepackedRows { matrix, first, strips, blocks, streams };
-                    let [a, b, c, d] = some.map(|row| &x[row]);
-                    match is_one {
-                        true => of.multiply_row::<S>(a, values, pitch),
-                        false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
-                    }
+                    self.strips((first, count)).multiply_row::<S>(&x[row], values, pitch);
+                }
+                // Matrix rows are read in order, as one memory stream.
+                Activations::Codes(x) => {
+                    self.row_by_row::<S, 1, 1>((first, count), [&x[row]], values, pitch);
                 }
                 Activations::Batch(x) => {
-                    let (of_matrix, outputs) = ((self.matrix, self.blocks), (first, count));
-                    let x = some.map(|row| x[row * self.blocks * BLOCK..].as_ptr());
-                    match is_one {
-                        true => {
-                            transposed_gemv::products::<S, M, 1>(of_matrix, outputs, [x[0]], values, pitch)
-                        }
-                        false => {
-                            transposed_gemv::products::<S, M, TOGETHER>(of_matrix, outputs, x, values, pitch)
-                        }
-                    }
-                }
-                // One row of x reads the matrix rows in order, as one memory stream.
-                Activations::Codes(x) if is_one => {
-                    self.row_by_row::<S, 1, 1>((first, count), [&x[some[0]]], values, pitch)
-                }
-                Activations::Codes(x) => {
-                    let x = some.map(|row| &x[row]);
-                    self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch)
+                    let x = [x[row * blocks * BLOCK..].as_ptr()];
+                    transposed_gemv::products::<S, M, 1>((matrix, blocks), (first, count), x, values, pitch);
                 }
                 Activations::Stored(x) => {
-                    let (matrix, blocks, prefetch_distance) =
-                        (self.matrix, self.blocks, self.level.prefetch_distance());
-                    for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
-                        let x = x[row * blocks * BLOCK..].as_ptr();
-                        for (output, value) in values[..count].iter_mut().enumerate() {
-                            let first = (first + output) * blocks;
-                            *value = stored_product::<S, M>(matrix, first, x, blocks, prefetch_distance);
-                        }
+                    let x = x[row * blocks * BLOCK..].as_ptr();
+                    for (output, value) in values[..count].iter_mut().enumerate() {
+                        let first = (first + output) * blocks;
+                        *value = stored_product::<S, M>(matrix, first, x, blocks, level.prefetch_distance());
                     }
                 }
             }
         }
+    }
+
+    /// Multiplies by two to [`TOGETHER`] rows of x.
+    #[inline(always)]
+    unsafe fn several<S: Simd>(
+        &self,
+        (first, count): (usize, usize),
+        rows: &[usize],
+        values: &mut [f32],
+        pitch: usize,
+    ) {
+        let SharedWeightGemm { matrix, blocks, .. } = *self;
+        // Unused places repeat the last row.
+        let mut some = [rows[rows.len() - 1]; TOGETHER];
+        some[..rows.len()].copy_from_slice(rows);
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.x {
+                Activations::Codes(x) if self.is_repacked => {
+                    let strips = self.strips((first, count));
+                    strips.products::<S, TOGETHER, 1>(some.map(|row| &x[row]), values, pitch);
+                }
+                Activations::Codes(x) => {
+                    let x = some.map(|row| &x[row]);
+                    self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch);
+                }
+                Activations::Batch(x) => {
+                    let x = some.map(|row| x[row * blocks * BLOCK..].as_ptr());
+                    let (of_matrix, outputs) = ((matrix, blocks), (first, count));
+                    transposed_gemv::products::<S, M, TOGETHER>(of_matrix, outputs, x, values, pitch);
+                }
+                Activations::Stored(_) => unreachable!("computed row by row"),
+            }
+        }
+    }
+
+    /// The strips of adjacent rows.
+    #[inline(always)]
+    fn strips(&self, (first, count): (usize, usize)) -> RepackedRows<M> {
+        let SharedWeightGemm { matrix, blocks, level, .. } = *self;
+        let (first, strips) = (first / OUTPUTS * blocks, count / OUTPUTS);
+        RepackedRows { matrix, first, strips, blocks, streams: level.streams() }
     }
 
     /// int8 products of `X` rows of x with `W` matrix rows at a time. Matrix rows past the last one repeat

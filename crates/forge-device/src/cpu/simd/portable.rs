@@ -23,6 +23,7 @@ impl Simd for Portable {
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
+    const HAS_VARIANTS: bool = false;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Lanes {

@@ -20,6 +20,9 @@ pub(crate) trait Simd: Copy + 'static {
     const RAISED: i32;
     /// Rows of x per register tile with three vectors of outputs: 8, 4 or 2.
     const TILE: usize;
+    /// Whether kernels are compiled for several numbers of rows, and of streams. Portable code is not: it takes longer to
+    /// compile than the code for all instruction sets, and is rarely used.
+    const HAS_VARIANTS: bool = true;
 
     /// A vector with `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::V;

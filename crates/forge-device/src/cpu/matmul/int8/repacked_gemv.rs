@@ -106,15 +106,19 @@ impl<M: Matrix> RepackedRows<M> {
     /// Multiplies by one to [`Isa::repacked_rows`](crate::cpu::simd::isa::Isa::repacked_rows) rows.
     #[inline(always)]
     pub(crate) unsafe fn few<S: Simd>(&self, rows: &[QuantizedRow], to: &mut [f32], pitch: usize) {
-        let is_one = self.streams.is_one();
+        if !S::HAS_VARIANTS {
+            for (row, to) in rows.iter().zip(to.chunks_mut(pitch)) {
+                // SAFETY: the caller's contract.
+                unsafe { self.multiply_row::<S>(row, to, pitch) };
+            }
+            return;
+        }
         // SAFETY: the caller's contract.
         unsafe {
             match rows {
                 [a] => self.multiply_row::<S>(a, to, pitch),
-                [a, b] if is_one => self.products::<S, 2, 1>([a, b], to, pitch),
+                [a, b] if self.streams.is_one() => self.products::<S, 2, 1>([a, b], to, pitch),
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
-                [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
-                [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
                 rows => match rows.len().div_ceil(rows.len().div_ceil(MAX_GROUP)) {
                     ..=4 => self.in_groups::<S, 4>(rows, to, pitch),
                     5 | 6 => self.in_groups::<S, 6>(rows, to, pitch),
@@ -170,9 +174,13 @@ impl<M: Matrix> RepackedRows<M> {
         };
         // SAFETY: the caller's contract.
         unsafe {
-            match is_one {
-                true => self.products::<S, 1, 1>([row], to, pitch),
-                false => self.products::<S, 1, 4>([row], to, pitch),
+            if S::HAS_VARIANTS {
+                match is_one {
+                    true => self.products::<S, 1, 1>([row], to, pitch),
+                    false => self.products::<S, 1, 4>([row], to, pitch),
+                }
+            } else {
+                self.products::<S, 1, 1>([row], to, pitch);
             }
         }
     }
