@@ -15,7 +15,7 @@ mod workspace;
 
 pub use built::{Built, all_built, emulated};
 pub use model_lists::*;
-pub use numbers::{deviation, distance, id_list, ids, numbers};
+pub use numbers::{deviation, distance, id_list, ids, numbers, rms_distance};
 pub use parallel::parallel_map;
 pub use workspace::{PROGRAMS, build_together, compile_member, write_programs};
 

@@ -33,3 +33,12 @@ pub fn distance(found: &[f64], expected: &[f64]) -> f64 {
         .fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
     worst / deviation(expected)
 }
+
+/// The root mean square of the differences of two lists, up to a constant, in standard deviations of the second. NaN is as
+/// far as can be.
+pub fn rms_distance(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len(), "as many logits as tokens");
+    let differences: Vec<f64> = found.iter().zip(expected).map(|(a, b)| a - b).collect();
+    let distance = deviation(&differences) / deviation(expected);
+    if distance.is_nan() { f64::INFINITY } else { distance }
+}

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Command;
 use tests::{
     ALL_EXPERTS_SELECTED, Built, MLX, ODD, SUPERBLOCKS, all_built, deviation, distance, forge, id_list, ids,
-    is_random, model, numbers, parallel_map, run, scratch,
+    is_random, model, numbers, parallel_map, rms_distance, run, scratch,
 };
 
 /// The prompts of a model's golden.json: tokens, the 24 greedy tokens that follow, and the logits of the last
@@ -128,7 +128,7 @@ fn quantized_activations_are_close_to_f32_activations() {
             };
             let (found, exact) = (rows(built.run_by_default(&arguments)), rows(built.run(&arguments)));
             assert_eq!([found.len(), exact.len()], [prompt.len(); 2]);
-            let mut distances: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| distance(a, b)).collect();
+            let mut distances: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| rms_distance(a, b)).collect();
             distances.sort_by(f64::total_cmp);
             distances
         };
@@ -169,7 +169,8 @@ fn verify_passes_on_every_instruction_set() {
             command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_ISA", level);
             let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            println!("{} by {level}: max error {}", built.name(), report["max_error"]);
+            let int8 = &report["int8_activations"]["distance"];
+            println!("{} by {level}: max error {}, int8 {int8}", built.name(), report["max_error"]);
             if report["ok"] != Value::Bool(true) {
                 let stderr = String::from_utf8_lossy(&output.stderr);
                 errors.push(format!("by {level} verify says {report} {stderr}"));

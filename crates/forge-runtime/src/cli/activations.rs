@@ -1,9 +1,8 @@
 //! The error of int8 activations: the CPU's default logits compared with those of `--f32-activations`.
 //!
-//! Every position of every golden sequence is compared. The bounds in golden.json are on differences, in
-//! standard deviations of the f32 logits. They also bound the KL divergence: if no logit of a position moves
-//! by more than d, it is at most d²/2 nats (Hoeffding's lemma). It is therefore printed without a bound of
-//! its own.
+//! Every position of every golden sequence is compared. The bounds in golden.json are on the root mean square of the
+//! logit differences at a position, in standard deviations of the f32 logits. Rounding errors of int8 activations are
+//! like noise, so the largest difference grows with the vocabulary, and the root mean square does not.
 
 use crate::engine::golden::{ActivationBound, Golden};
 use crate::engine::{Engine, Output};
@@ -32,7 +31,7 @@ pub(crate) fn all_logits<D: Device>(golden: &Golden, engine: &mut Engine<D>) -> 
 pub(crate) struct Divergence {
     /// KL divergence of each position, in nats.
     kl: Vec<f64>,
-    /// The largest logit difference of each position, in standard deviations of the f32 logits, ascending.
+    /// The root mean square of the logit differences of each position, in standard deviations of the f32 logits, ascending.
     distances: Vec<f64>,
     /// Number of positions with the same most probable token.
     same: usize,
@@ -86,7 +85,7 @@ impl Divergence {
             .collect();
         format!(
             "  KL divergence {:.2e} nats on average, {:.2e} at most; argmax matches at {} of {} positions\n\
-             \x20 largest logit difference per position, in standard deviations: {}   {}\n",
+             \x20 logit differences of a position, root mean square in standard deviations: {}   {}\n",
             self.mean_kl(),
             self.largest_kl(),
             self.same,
@@ -115,15 +114,24 @@ impl Divergence {
     }
 }
 
-/// The largest logit difference, in standard deviations of `exact`; infinite if a logit is NaN.
+/// The root mean square of the logit differences, in standard deviations of `exact`; infinite if a logit is NaN. Their
+/// mean is subtracted first, because it changes no probability.
 fn distance(exact: &[f32], rounded: &[f32]) -> f64 {
-    let count = exact.len() as f64;
-    let mean = exact.iter().copied().map(f64::from).sum::<f64>() / count;
-    let variance = exact.iter().map(|logit| (f64::from(*logit) - mean).powi(2)).sum::<f64>() / count;
-    let differences = exact.iter().zip(rounded).map(|(p, q)| f64::from(p - q).abs());
-    let worst =
-        differences.fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
-    if worst == 0.0 { 0.0 } else { worst / variance.sqrt() }
+    let differences: Vec<f64> = exact.iter().zip(rounded).map(|(p, q)| f64::from(p - q)).collect();
+    let exact: Vec<f64> = exact.iter().copied().map(f64::from).collect();
+    let [variance, of_differences] = [&exact, &differences].map(|numbers| variance(numbers));
+    match of_differences {
+        0.0 => 0.0,
+        nan if nan.is_nan() => f64::INFINITY,
+        _ => (of_differences / variance).sqrt(),
+    }
+}
+
+/// The mean squared deviation from the mean.
+fn variance(numbers: &[f64]) -> f64 {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count
 }
 
 /// The KL divergence of `rounded` from `exact`, in nats; infinite if it is NaN.
@@ -152,8 +160,9 @@ mod tests {
         let kl = kl_divergence(&[0.0, 0.0], &[3.0_f32.ln(), 0.0]);
         assert!((kl - (2.0_f64.ln() - 3.0_f64.ln() / 2.0)).abs() < 1e-6, "{kl}");
         assert_eq!(kl_divergence(&[1.0, 2.0], &[f32::NAN, 2.0]), f64::INFINITY);
-        // A standard deviation of 2, and a difference of 1.
-        assert_eq!(distance(&[-2.0, 2.0], &[-1.0, 2.0]), 0.5);
+        // A standard deviation of 2, and differences of 1 and 0.
+        assert_eq!(distance(&[-2.0, 2.0], &[-1.0, 2.0]), 0.25);
+        assert_eq!(distance(&[-2.0, 2.0], &[-1.0, 3.0]), 0.0, "all logits are larger by 1");
         assert_eq!(distance(&[3.0, 3.0], &[3.0, 3.0]), 0.0);
     }
 
@@ -162,22 +171,12 @@ mod tests {
         let exact = vec![vec![-1.0, 1.0]; 10];
         let rounded: Vec<Vec<f32>> = (0..10).map(|index| vec![-1.0, 1.0 + index as f32]).collect();
         let found = Divergence::between(&exact, &rounded);
-        assert_eq!([0.5, 0.9, 1.0].map(|share| found.quantile(share)), [4.0, 8.0, 9.0]);
-        assert!(found.is_within(&[bound(0.5, 4.0), bound(0.9, 8.0), bound(1.0, 9.0)]));
-        for (share, limit) in [(0.5, 3.9), (0.9, 7.9), (1.0, 8.9)] {
+        assert_eq!([0.5, 0.9, 1.0].map(|share| found.quantile(share)), [2.0, 4.0, 4.5]);
+        assert!(found.is_within(&[bound(0.5, 2.0), bound(0.9, 4.0), bound(1.0, 4.5)]));
+        for (share, limit) in [(0.5, 1.9), (0.9, 3.9), (1.0, 4.4)] {
             assert!(!found.is_within(&[bound(share, limit)]));
         }
         let nan = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
         assert!(!nan.is_within(&[]), "NaN violates any bound");
-    }
-
-    #[test]
-    fn bounds_on_distances_bound_the_divergence() {
-        let exact: Vec<f32> = (0..50).map(|id| ((id * 37 % 50) as f32 / 9.0).sin() * 3.0).collect();
-        for step in [0.01_f32, 0.1, 0.5] {
-            let rounded: Vec<f32> =
-                exact.iter().enumerate().map(|(id, x)| x + if id % 3 == 0 { step } else { -step }).collect();
-            assert!(kl_divergence(&exact, &rounded) <= f64::from(step * step) / 2.0);
-        }
     }
 }

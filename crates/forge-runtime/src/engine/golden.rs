@@ -30,7 +30,7 @@ pub struct Golden {
 pub struct ActivationBound {
     /// The share of positions that the bound applies to, smallest error first: 0.5 is the median, 1 is all.
     pub share: f64,
-    /// The largest allowed difference, in standard deviations of the position's logits.
+    /// The largest allowed root mean square of a position's logit differences, in standard deviations of its logits.
     pub bound: f64,
     /// The reason for this value.
     pub reason: String,
