@@ -324,7 +324,8 @@ fn metal(program: &CompiledModel, loaded: &Loaded) -> Result<Box<dyn Device>, Er
     Ok((backend.open)(program, weights, layout, cache.as_deref(), experts, &mut report)?)
 }
 
-/// The directory for files that can be recreated, such as compiled kernels.
+/// The directory for files that can be recreated, such as compiled kernels. The home directory of an iOS app
+/// is its container.
 pub(crate) fn cache_directory() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join("Library/Caches/forge"))
 }

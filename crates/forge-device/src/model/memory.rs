@@ -1,4 +1,7 @@
 //! Memory needed by a model, and memory of the machine.
+//!
+//! iOS ends an app that uses more memory than its limit, which is lower than the machine's memory. There,
+//! [`available`] is what is left of that limit.
 
 use crate::error::Error;
 use crate::model::layout::Layout;
@@ -47,15 +50,14 @@ impl Memory {
         if self.total() <= gpu.bytes {
             return Ok(());
         }
+        let remedy = raise_gpu_limit(cfg!(target_os = "ios"), self.total().div_ceil(1 << 20) + OTHERS);
         Err(Error::usage(format!(
             "not enough GPU memory: {} may use {} ({} bytes) without paging; {}; use a smaller --ctx-size or fewer \
-             --slots, or, if the machine has more memory, raise the limit until the next restart: sudo sysctl \
-             iogpu.wired_limit_mb={}",
+             --slots, or, if the machine has more memory, {remedy}",
             gpu.name,
             format_bytes(gpu.bytes),
             gpu.bytes,
             self.needs(context, slots),
-            self.total().div_ceil(1 << 20) + OTHERS,
         )))
     }
 
@@ -72,8 +74,9 @@ impl Memory {
         )
     }
 
-    /// An error if the machine has less memory than needed.
+    /// An error if the machine has less memory than needed, or if this process may use less.
     pub fn check(self, context: u32, slots: u32) -> Result<(), Error> {
+        self.check_process(left_of_process_limit(), context, slots)?;
         let Some(machine) = physical() else { return Ok(()) };
         if self.total() <= machine {
             return Ok(());
@@ -83,6 +86,31 @@ impl Memory {
             format_bytes(machine),
             self.needs(context, slots),
         )))
+    }
+
+    /// An error if `left` bytes are left of this process's memory limit and more are needed. The mapped weight
+    /// file is counted as if all of it were in memory.
+    fn check_process(self, left: Option<u64>, context: u32, slots: u32) -> Result<(), Error> {
+        let Some(left) = left.filter(|left| self.total() > *left) else { return Ok(()) };
+        Err(Error::usage(format!(
+            "not enough memory: this app may use {} ({left} bytes) more; {}; use a smaller --ctx-size or fewer --slots, \
+             or sign the app with the entitlement {MEMORY_ENTITLEMENT}",
+            format_bytes(left),
+            self.needs(context, slots),
+        )))
+    }
+}
+
+/// The entitlement that raises the memory limit of an iOS app, on devices that support it.
+const MEMORY_ENTITLEMENT: &str = "com.apple.developer.kernel.increased-memory-limit";
+
+/// How to raise the memory limit of an Apple GPU to `mebibytes`.
+fn raise_gpu_limit(is_ios: bool, mebibytes: u64) -> String {
+    match is_ios {
+        true => format!("sign the app with the entitlement {MEMORY_ENTITLEMENT}"),
+        false => {
+            format!("raise the limit until the next restart: sudo sysctl iogpu.wired_limit_mb={mebibytes}")
+        }
     }
 }
 
@@ -122,8 +150,31 @@ pub fn available() -> Option<u64> {
     Some(machine.min(group.unwrap_or(u64::MAX)))
 }
 
+/// Available memory in bytes: what is left of this process's limit; `None` if unknown.
+#[cfg(target_os = "ios")]
+pub fn available() -> Option<u64> {
+    left_of_process_limit()
+}
+
+/// Bytes that this process may use before the system ends it; `None` if no limit is known, as in a simulator.
+#[cfg(target_os = "ios")]
+fn left_of_process_limit() -> Option<u64> {
+    unsafe extern "C" {
+        fn os_proc_available_memory() -> usize;
+    }
+    // SAFETY: the function takes no arguments and exists from iOS 13 on.
+    let left = unsafe { os_proc_available_memory() };
+    (left > 0).then_some(left as u64)
+}
+
+/// Only iOS limits the memory of a process and reports what is left of it.
+#[cfg(not(target_os = "ios"))]
+fn left_of_process_limit() -> Option<u64> {
+    None
+}
+
 /// Available memory in bytes: free and inactive pages; `None` if unknown.
-#[cfg(target_vendor = "apple")]
+#[cfg(all(target_vendor = "apple", not(target_os = "ios")))]
 pub fn available() -> Option<u64> {
     /// `HOST_VM_INFO64`, and its number of 32-bit words.
     const HOST_VM_INFO64: i32 = 4;
@@ -232,6 +283,20 @@ mod tests {
         {
             assert!(message.contains(part), "{message}");
         }
+    }
+
+    #[test]
+    fn errors_on_ios_name_the_entitlement() {
+        let memory = Memory { weights: 3 << 30, experts: 0, state: 1, arena: 0 };
+        for left in [None, Some(memory.total()), Some(u64::MAX)] {
+            assert_eq!(memory.check_process(left, 4096, 1), Ok(()));
+        }
+        let message = memory.check_process(Some(3 << 30), 4096, 1).unwrap_err().to_string();
+        for part in ["may use 3.22 GB (3221225472 bytes) more", "needs 3.22 GB", MEMORY_ENTITLEMENT] {
+            assert!(message.contains(part), "{message}");
+        }
+        let remedy = raise_gpu_limit(true, 3584);
+        assert!(remedy.contains(MEMORY_ENTITLEMENT) && !remedy.contains("sysctl"), "{remedy}");
     }
 
     #[test]

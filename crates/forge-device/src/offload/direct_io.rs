@@ -2,8 +2,8 @@
 //!
 //! The page cache would hold a second copy of every expert, in memory that the program was not given. Linux
 //! has O_DIRECT for ranges that are aligned to pages in the file and in memory. Records are page-aligned, so
-//! it applies to most models. Other ranges are read in whole pages and copied. macOS has F_NOCACHE. File
-//! systems without direct I/O are read normally.
+//! it applies to most models. Other ranges are read in whole pages and copied. macOS and iOS have F_NOCACHE.
+//! File systems without direct I/O are read normally.
 
 use crate::weights::WeightFile;
 use std::fs::{File, Metadata};

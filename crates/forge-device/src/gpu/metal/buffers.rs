@@ -141,7 +141,7 @@ impl Region {
 }
 
 /// Makes all regions resident while the queue exists, instead of tracking residency per pass. Before macOS
-/// 15 there are no residency sets, and in virtual machines they cannot be created: Metal then tracks
+/// 15 and iOS 18 there are no residency sets, and in virtual machines they cannot be created: Metal then tracks
 /// residency per pass.
 pub(crate) fn keep_resident(
     device: &ProtocolObject<dyn MTLDevice>,

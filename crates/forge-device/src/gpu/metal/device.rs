@@ -31,7 +31,7 @@ pub(super) struct Submitted {
     pub(super) ends_pass: bool,
 }
 
-/// The GPU of a Mac as a [`Device`].
+/// The GPU of an Apple system as a [`Device`].
 pub struct MetalDevice {
     pub(super) device: Retained<ProtocolObject<dyn MTLDevice>>,
     pub(super) queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
@@ -136,9 +136,11 @@ impl MetalDevice {
     }
 }
 
-/// GPU cores of a chip by name: the maximum of its series, because Metal does not report the number.
+/// GPU cores of a chip by name: the maximum of its series, because Metal does not report the number. On iOS
+/// names are like `Apple A15 GPU`.
 fn cores(name: &str) -> u32 {
-    match name.rsplit(' ').next() {
+    match name.trim_end_matches(" GPU").rsplit(' ').next() {
+        _ if name.starts_with("Apple A") => 6,
         Some("Ultra") => 80,
         Some("Max") => 40,
         Some("Pro") => 20,

@@ -65,7 +65,7 @@ pub(crate) fn compile_options() -> Retained<MTLCompileOptions> {
         // The mode does not imply it: the default is fast.
         options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
     } else {
-        // Both at once, before macOS 15.
+        // Both at once, before macOS 15 and iOS 18.
         #[allow(deprecated)]
         options.setFastMathEnabled(false);
     }

@@ -1,6 +1,6 @@
 //! Test of a GPU: whether it multiplies matrices of a simdgroup as the kernels expect.
 //!
-//! Apple GPU family 7 (M1) and later have these matrices. The device of a virtual machine reports an older
+//! Apple GPU family 7 (M1, A14) and later have these matrices. The device of a virtual machine reports an older
 //! family and has them nevertheless. A small kernel is therefore run on such a device, and its results are
 //! compared.
 
