@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the script for `system`, with this shell script as `xcrun`, and returns its instructions to cargo.
+/// Runs the script for `system`, a system or a system and an ABI, with this shell script as `xcrun`, and returns its
+/// instructions to cargo.
 fn run_build_script(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<String> {
     let (script, tools) = (folder.join("build"), folder.join("tools"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/crate/build.rs");
@@ -22,10 +23,12 @@ fn run_build_script(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<Str
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
+    let (system, abi) = system.split_once(' ').unwrap_or((system, ""));
     let output = Command::new(&script)
         .current_dir(folder)
         .env("PATH", &tools)
         .env("CARGO_CFG_TARGET_OS", system)
+        .env("CARGO_CFG_TARGET_ABI", abi)
         .env("OUT_DIR", folder)
         .output()
         .unwrap();
@@ -55,6 +58,13 @@ fn build_script_compiles_kernels_only_with_xcrun() {
         format!("{options} {math} -o {} src/kernels.metal\n", library.display())
     };
     assert_eq!(arguments, command("-fmetal-math-mode=safe -fmetal-math-fp32-functions=precise"));
+    assert!(run_build_script(folder, "ios sim", Some(compiles)).is_empty(), "the SDK is another one");
+    assert_eq!(run_build_script(folder, "ios", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
+    let arguments = fs::read_to_string(&library).unwrap();
+    assert!(
+        arguments.starts_with("-sdk iphoneos metal -std=metal3.0 -mios-version-min=16.0 -f"),
+        "{arguments}"
+    );
     // A compiler before Xcode 16.
     let old =
         format!(r#"case "$*" in *-fmetal-math*) echo "unknown argument" >&2; exit 1;; esac; {compiles}"#);

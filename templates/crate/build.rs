@@ -1,5 +1,5 @@
-//! Compiles kernels.metal on a Mac if Apple's Metal compiler is installed. It is part of Xcode, but not of the command line
-//! tools. Otherwise the program compiles the source at startup.
+//! Compiles kernels.metal for macOS or iOS if Apple's Metal compiler is installed. It is part of Xcode, but not of the command
+//! line tools. Otherwise, and in the iOS simulator, the program compiles the source at startup.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,18 +7,21 @@ use std::process::{Command, Output};
 fn main() {
     println!("cargo::rerun-if-changed=src/kernels.metal");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    if variable("CARGO_CFG_TARGET_OS") != "macos" {
-        return;
-    }
-    if xcrun(&["--find", "metal"]).is_none_or(|output| !output.status.success()) {
+    // The first systems with this language version.
+    let (sdk, system) = match (&*variable("CARGO_CFG_TARGET_OS"), &*variable("CARGO_CFG_TARGET_ABI")) {
+        ("macos", _) => ("macosx", "-mmacosx-version-min=13.0"),
+        ("ios", "") => ("iphoneos", "-mios-version-min=16.0"),
+        _ => return,
+    };
+    if xcrun(sdk, &["--find", "metal"]).is_none_or(|output| !output.status.success()) {
         return;
     }
     let library = Path::new(&variable("OUT_DIR")).join("kernels.metallib").display().to_string();
     // The same language version, math mode and functions as at run time. Before Xcode 16 one option sets both.
-    let options = ["metal", "-std=metal3.0", "-mmacosx-version-min=13.0"];
+    let options = ["metal", "-std=metal3.0", system];
     let math = ["-fmetal-math-mode=safe", "-fmetal-math-fp32-functions=precise"];
     let compile = |math: &[&str]| {
-        let output = xcrun(&[&options[..], math, &["-o", &library, "src/kernels.metal"]].concat())?;
+        let output = xcrun(sdk, &[&options[..], math, &["-o", &library, "src/kernels.metal"]].concat())?;
         Some((output.status.success(), output))
     };
     let output = match compile(&math) {
@@ -38,6 +41,6 @@ fn main() {
 }
 
 /// Runs one of Xcode's tools; `None` if Xcode is not installed.
-fn xcrun(arguments: &[&str]) -> Option<Output> {
-    Command::new("xcrun").args(["-sdk", "macosx"]).args(arguments).output().ok()
+fn xcrun(sdk: &str, arguments: &[&str]) -> Option<Output> {
+    Command::new("xcrun").args(["-sdk", sdk]).args(arguments).output().ok()
 }
