@@ -1,6 +1,7 @@
 //! The examples, with the commands that users type. Each builds its own copy of the runtime, so it is compiled with
 //! less optimization.
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use tests::{forge, root, run, scratch};
 
@@ -22,13 +23,19 @@ fn first_steps_example() {
     }
 }
 
-/// Runs a copy of an example crate, so that builds in its own directory are not touched, and returns its output.
-fn run_copy(name: &str) -> String {
+/// Copies files of an example crate, so that builds in its own directory are not touched.
+fn copy_example(name: &str, files: &[&str]) -> PathBuf {
     let (example, copy) = (root().join("examples").join(name), scratch().join(name));
     std::fs::create_dir_all(copy.join("src")).unwrap();
-    for file in ["Cargo.toml", "run.sh", "src/main.rs"] {
+    for file in files {
         std::fs::copy(example.join(file), copy.join(file)).unwrap();
     }
+    copy
+}
+
+/// Runs a copy of an example crate and returns its output.
+fn run_copy(name: &str) -> String {
+    let copy = copy_example(name, &["Cargo.toml", "run.sh", "src/main.rs"]);
     let mut command = Command::new("sh");
     command.arg(copy.join("run.sh")).arg(root().join("examples/fable"));
     String::from_utf8(run_example(&mut command).stdout).unwrap()
@@ -70,4 +77,24 @@ fn outline_example() {
     for expected in ["Outline {", "kind: \"troll\"", "ending: "] {
         assert!(stdout.contains(expected), "should say {expected}: {stdout}");
     }
+}
+
+/// The library for apps, on this system: a C program uses it.
+#[test]
+#[cfg(target_os = "linux")]
+fn apple_app_example() {
+    let copy = copy_example("apple-app", &["Cargo.toml", "src/lib.rs"]);
+    let model = copy.join("model");
+    let mut compile = Command::new(forge());
+    compile.arg("compile").arg(root().join("examples/fable")).arg("-o").arg(&model);
+    run(compile.args(["--name", "model", "--force"]));
+    run_example(Command::new(env!("CARGO")).args(["build", "--release"]).current_dir(&copy));
+    let program = copy.join("program");
+    let mut link = Command::new("cc");
+    link.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(root().join("examples/apple-app/include"));
+    link.arg(root().join("tests/pipeline/language_model.c"));
+    link.arg(scratch().join("release/release/liblanguage_model.a"));
+    run(link.args(["-lm", "-lpthread", "-ldl", "-o"]).arg(&program));
+    let stdout = String::from_utf8(run(Command::new(&program).arg(&model)).stdout).unwrap();
+    assert!(stdout.contains("goat"), "{stdout}");
 }
