@@ -142,7 +142,7 @@ enum Task {
         #[arg(required = true, value_name = "PROGRAM=FILE.gguf")]
         pairs: Vec<String>,
     },
-    /// Lint and link the programs of all models for macOS, on any system, without running them
+    /// Lint and link programs for macOS and a library for iOS, on any system, without running them
     Darwin,
     /// Run the CPU device's tests under ThreadSanitizer.
     ///
