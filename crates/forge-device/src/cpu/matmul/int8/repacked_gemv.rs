@@ -119,6 +119,7 @@ impl<M: Matrix> RepackedRows<M> {
                 [a] => self.multiply_row::<S>(a, to, pitch),
                 [a, b] if self.streams.is_one() => self.products::<S, 2, 1>([a, b], to, pitch),
                 [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
+                [a, b, c] => self.products::<S, 3, 1>([a, b, c], to, pitch),
                 rows => match rows.len().div_ceil(rows.len().div_ceil(MAX_GROUP)) {
                     ..=4 => self.in_groups::<S, 4>(rows, to, pitch),
                     5 | 6 => self.in_groups::<S, 6>(rows, to, pitch),
