@@ -145,7 +145,7 @@ impl ScalePlane for Nvfp4Scales {
         // SAFETY: the caller's contract.
         unsafe {
             let group = self.0.add(block / Self::BLOCKS * Self::BYTES * OUTPUTS);
-            // The lower halves of all factors, then the upper ones.
+            // The lower 16 bits of all factors, then the upper ones.
             let factor = group.cast::<u16>().add(part * S::LANES);
             let pairs = group.add((4 + block % Self::BLOCKS * 2) * OUTPUTS + 2 * part * S::LANES);
             for lane in 0..S::LANES {

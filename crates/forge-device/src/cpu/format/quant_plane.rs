@@ -58,7 +58,7 @@ pub(crate) trait QuantPlane: Copy {
 }
 
 /// The first columns of the two words of a pair in a strip: adjacent words of whole bytes, or the same word of both
-/// halves of a block.
+/// half blocks.
 #[inline(always)]
 pub(crate) fn columns(bits: usize, pair: usize) -> [usize; 2] {
     match bits {

@@ -16,7 +16,8 @@ use std::arch::x86_64::*;
 
 const _: () = assert!(TOGETHER == SIDE && PANEL == 2 * SIDE);
 
-/// Accumulators of both halves of two blocks, x and the panel of both halves, with `width` columns in each.
+/// Accumulators of both half blocks of two blocks, and x and the panel of both half blocks. Each has `width` columns: a whole
+/// block if it is not divided.
 const fn shapes(width: usize) -> [(usize, usize); 8] {
     let (sums, of_x, of_panel) = ((SIDE, ROW), (SIDE, width), (width / 4, ROW));
     [sums, sums, sums, sums, of_x, of_x, of_panel, of_panel]
@@ -68,7 +69,7 @@ impl AddPanel<'_> {
         let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, .. } = self;
         let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
-        let tiles = unsafe { Tiles::set_up(shapes(BLOCK / halves(scaling))) };
+        let tiles = unsafe { Tiles::set_up(shapes(BLOCK / parts(scaling))) };
         for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)) {
             let is_contiguous =
                 rows[0] % TOGETHER == 0 && rows.iter().enumerate().all(|(i, row)| *row == rows[0] + i);
@@ -95,7 +96,7 @@ impl AddPanel<'_> {
 
 /// The number of separately scaled parts of a block.
 #[inline(always)]
-const fn halves(scaling: Scaling) -> usize {
+const fn parts(scaling: Scaling) -> usize {
     if scaling.has_half_blocks() { 2 } else { 1 }
 }
 
@@ -128,7 +129,7 @@ unsafe fn add_tile(
             }
             let products = &products[index % 2];
             let (mut scales, mut offsets) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-            for half in 0..halves(scaling) {
+            for half in 0..parts(scaling) {
                 scales[half] = _mm512_load_ps(&block.scales[half][output]);
                 offsets[half] = _mm512_load_ps(&block.offsets[half][output]);
             }
@@ -137,16 +138,16 @@ unsafe fn add_tile(
                 if scaling.has_half_blocks() {
                     totals = [of_x.half_totals[i], of_x.totals[i] - of_x.half_totals[i]];
                 }
-                let mut of_halves = [_mm512_setzero_ps(); 2];
-                for half in 0..halves(scaling) {
+                let mut of_parts = [_mm512_setzero_ps(); 2];
+                for half in 0..parts(scaling) {
                     let mut product = _mm512_load_si512(products[half].0[i].as_ptr().cast());
                     if scaling.has_offsets() && quant_offset != 0 {
                         product = _mm512_add_epi32(product, _mm512_set1_epi32(totals[half] * quant_offset));
                     }
-                    of_halves[half] = _mm512_cvtepi32_ps(product);
+                    of_parts[half] = _mm512_cvtepi32_ps(product);
                 }
                 let totals = [_mm512_set1_ps(totals[0] as f32), _mm512_set1_ps(totals[1] as f32)];
-                let of_block = scaled::<Avx512>(scaling, of_halves, totals, scales, offsets);
+                let of_block = scaled::<Avx512>(scaling, of_parts, totals, scales, offsets);
                 *all = _mm512_add_ps(*all, _mm512_mul_ps(of_block, _mm512_set1_ps(of_x.scales[i])));
             }
         }

@@ -79,7 +79,7 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
             let mut sums_of_first = [0.0; AT_ONCE];
             if M::SCALING.has_half_blocks() {
                 for lanes in lanes.iter_mut().take(AT_ONCE / together) {
-                    *lanes = S::mul(*lanes, S::load(FIRST_HALVES.as_ptr()));
+                    *lanes = S::mul(*lanes, S::load(FIRST_HALF_BLOCKS.as_ptr()));
                 }
                 sums_of_first = S::sums_of_eights(lanes.as_ptr());
             }
@@ -95,9 +95,9 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
                 for half in 0..2 {
                     products[half] = S::add(products[half], S::mul(totals[half], quant_offset));
                 }
-                let of_halves = [S::load(&scales[0][i]), S::load(&scales[1][i])];
+                let scales = [S::load(&scales[0][i]), S::load(&scales[1][i])];
                 let offsets = [S::load(&offsets[0][i]), S::load(&offsets[1][i])];
-                let of_block = scaled::<S>(M::SCALING, products, totals, of_halves, offsets);
+                let of_block = scaled::<S>(M::SCALING, products, totals, scales, offsets);
                 S::store(&mut of_blocks[r][i], S::mul(of_block, S::load(&rows[r].scales[start + i])));
             }
         }
@@ -105,8 +105,8 @@ unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     of_blocks
 }
 
-/// Selects the lanes of the first halves of blocks.
-const FIRST_HALVES: [f32; 16] =
+/// Selects the lanes of the first half block of each block.
+const FIRST_HALF_BLOCKS: [f32; 16] =
     [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0];
 
 /// The quants of `LANES / 8` blocks, of which `count` exist, and their bias.

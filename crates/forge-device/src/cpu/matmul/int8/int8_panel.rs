@@ -33,7 +33,7 @@ pub(crate) struct PackedPanel {
     /// Words of four quants: the first word of each output, then the second of each. With `Simd::PAIRS`,
     /// words are stored in pairs per output.
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
-    /// Scales of the block, or of its halves.
+    /// Scales of the block, or of its half blocks.
     pub(crate) scales: [[f32; PANEL]; 2],
     pub(crate) offsets: [[f32; PANEL]; 2],
 }
@@ -331,7 +331,7 @@ unsafe fn add_tile<S: Simd, const SMALL: bool>(
     // SAFETY: the caller's contract; x has as many blocks as the panel.
     unsafe {
         let place = |i: usize, v: usize| i * PANEL + output + v * S::LANES;
-        let halves = if scaling.has_half_blocks() { 2 } else { 1 };
+        let parts = if scaling.has_half_blocks() { 2 } else { 1 };
         let mut all = [[S::splat(0.0); VECTORS]; TILE];
         for i in 0..TILE {
             for v in 0..VECTORS {
@@ -345,19 +345,19 @@ unsafe fn add_tile<S: Simd, const SMALL: bool>(
             let mut totals = [[0; 2]; TILE];
             for i in 0..TILE {
                 totals[i][0] = total[i];
-                if halves == 2 {
+                if parts == 2 {
                     let of_first = *of(i).0.half_totals.get_unchecked(of(i).1);
                     totals[i] = [of_first, total[i] - of_first];
                 }
             }
-            let mut of_halves = [[[S::splat(0.0); 2]; VECTORS]; TILE];
-            for half in 0..halves {
+            let mut of_parts = [[[S::splat(0.0); 2]; VECTORS]; TILE];
+            for half in 0..parts {
                 let mut products = [[S::splat_sums(0); VECTORS]; TILE];
                 for i in 0..TILE {
                     let begin = if SMALL || S::PAIRS { 0 } else { totals[i][half] * quant_offset };
                     products[i] = [S::splat_sums(begin); VECTORS];
                 }
-                let (eights, fours) = (BLOCK / 8 / halves, BLOCK / 4 / halves);
+                let (eights, fours) = (BLOCK / 8 / parts, BLOCK / 4 / parts);
                 for eight in half * eights..if S::PAIRS { (half + 1) * eights } else { 0 } {
                     for v in 0..VECTORS {
                         let weights = block.pairs(eight, output + v * S::LANES);
@@ -391,19 +391,19 @@ unsafe fn add_tile<S: Simd, const SMALL: bool>(
                         if SMALL {
                             products = S::of_small(products, totals[i][half] * quant_offset);
                         }
-                        of_halves[i][v][half] = S::sums_to_f32(products);
+                        of_parts[i][v][half] = S::sums_to_f32(products);
                     }
                 }
             }
             for v in 0..VECTORS {
                 let (mut scales, mut offsets) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
-                for half in 0..halves {
+                for half in 0..parts {
                     scales[half] = S::load(&block.scales[half][output + v * S::LANES]);
                     offsets[half] = S::load(&block.offsets[half][output + v * S::LANES]);
                 }
                 for i in 0..TILE {
                     let of_x = [S::splat(totals[i][0] as f32), S::splat(totals[i][1] as f32)];
-                    let of_block = scaled::<S>(scaling, of_halves[i][v], of_x, scales, offsets);
+                    let of_block = scaled::<S>(scaling, of_parts[i][v], of_x, scales, offsets);
                     all[i][v] =
                         S::add(all[i][v], S::mul(of_block, S::splat(*of(i).0.scales.get_unchecked(of(i).1))));
                 }

@@ -63,7 +63,7 @@ pub(crate) unsafe fn encode<S: Simd>(
 ) -> QuantizedBlock {
     let (mut scales, mut factors) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
     let (mut totals, mut half_totals);
-    let (mut tile, mut halves) = (Tile::ZEROS, Tile::ZEROS);
+    let (mut tile, mut half_blocks) = (Tile::ZEROS, Tile::ZEROS);
     // SAFETY: the caller's instruction set includes these instructions, and vectors are in bounds of blocks
     // and tiles.
     unsafe {
@@ -101,12 +101,12 @@ pub(crate) unsafe fn encode<S: Simd>(
                 total = S::add(total, rounded);
                 S::store_codes(codes[block].as_mut_ptr().add(i), rounded);
                 if i + S::LANES == BLOCK / 2 {
-                    S::store(halves.0[block].as_mut_ptr(), total);
+                    S::store(half_blocks.0[block].as_mut_ptr(), total);
                 }
             }
             S::store(tile.0[block].as_mut_ptr(), total);
         }
-        (totals, half_totals) = (sums_of_blocks::<S>(&tile), sums_of_blocks::<S>(&halves));
+        (totals, half_totals) = (sums_of_blocks::<S>(&tile), sums_of_blocks::<S>(&half_blocks));
     }
     // NaN does not propagate through the maximum, but it does through the totals; infinity times a factor of
     // 0 is also NaN.

@@ -220,7 +220,7 @@ impl<M: Matrix> RepackedRows<M> {
         let RepackedRows { matrix, first, blocks, streams, .. } = *self;
         let of_bytes = M::BITS == 8;
         let (ahead, once) = (streams.blocks_ahead(of_bytes), streams == ReadPattern::Once && !of_bytes);
-        // The second of two sums per block, if halves are scaled separately: that of the second word of each pair.
+        // The second of two sums per block, if half blocks have their own scales: that of the second word of each pair.
         let far = usize::from(M::SCALING.has_half_blocks());
         // SAFETY: the caller's contract.
         unsafe {
@@ -228,7 +228,7 @@ impl<M: Matrix> RepackedRows<M> {
             let small = M::SMALL && S::SMALL;
             let mut sums = [[[S::splat(0.0); 2]; X]; W];
             for block in 0..blocks {
-                // Sums of x's quants, of the block or of its halves.
+                // Sums of x's quants, of the block or of its half blocks.
                 let mut totals = [[0.0; 2]; X];
                 let mut missing_of = [[0; 2]; X];
                 let mut nothing = [[S::splat_sums(0); 2]; X];
@@ -276,16 +276,16 @@ impl<M: Matrix> RepackedRows<M> {
                         let scales = matrix.strip_scales::<S>(at, part);
                         let offsets = matrix.strip_offsets::<S>(at, part);
                         for r in 0..X {
-                            let (mut of_halves, mut of_x) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
+                            let (mut of_parts, mut of_x) = ([S::splat(0.0); 2], [S::splat(0.0); 2]);
                             for half in 0..=far {
                                 let mut products = products[r][part][half];
                                 if small {
                                     products = S::of_small(products, missing_of[r][half]);
                                 }
-                                of_halves[half] = S::sums_to_f32(products);
+                                of_parts[half] = S::sums_to_f32(products);
                                 of_x[half] = S::splat(totals[r][half]);
                             }
-                            let of_block = scaled::<S>(M::SCALING, of_halves, of_x, scales, offsets);
+                            let of_block = scaled::<S>(M::SCALING, of_parts, of_x, scales, offsets);
                             let of_x = S::splat(*rows[r].scales.get_unchecked(block));
                             sums[w][r][part] = S::add(sums[w][r][part], S::mul(of_block, of_x));
                         }

@@ -6,10 +6,10 @@ use crate::cpu::simd::vectors::Simd;
 /// Scales the products of one block, with one rounding per operation:
 ///
 /// ```text
-/// products * scale [+ products * scale of the second half] [+ total * offset [+ total * offset of the second half]]
+/// products * scale [+ those of the second half block] [+ total * offset [+ those of the second half block]]
 /// ```
 ///
-/// Arguments are of the block, or of its halves where [`Scaling`] has them. `totals` are sums of x's quants.
+/// Arguments are of the block, or of its half blocks where these have their own scales ([`Scaling`]). `totals` are sums of x's quants.
 #[inline(always)]
 pub(crate) unsafe fn scaled<S: Simd>(
     scaling: Scaling,
