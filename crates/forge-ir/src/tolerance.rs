@@ -41,29 +41,30 @@ pub fn tolerance(cache: Format) -> Tolerance {
 }
 
 /// Tolerances of int8 activations on the CPU device, relative to the same program with `--f32-activations`:
-/// for the median position of a sequence by distance, for 90% of positions, and for any position. The distance
-/// here is the root mean square of the differences, which does not grow with the vocabulary. In a mixture of
-/// experts the router may select other experts at a position, so its logits are unbounded.
+/// for the median position of a sequence, for 90% of positions, and for any logit of any position. The first two
+/// are on the root mean square of a position's differences, which does not grow with the vocabulary. In a
+/// mixture of experts the router may select other experts at a position, so its logits are unbounded.
 pub fn int8_tolerances(chooses: bool) -> [Tolerance; 3] {
     let any = match chooses {
         false => Tolerance {
-            bound: 5e-1,
-            reason: "near ties in attention amplify the quantization error: at most 1.3e-1 measured; unrelated logits \
-                     differ by 1.4",
+            bound: 1.0,
+            reason: "near ties in attention amplify the quantization error: at most 8.0e-1 measured, at one \
+                     position in 41, and 2.0e-1 at all but 10 of 4,223 positions; unrelated logits differ by 4 or more",
         },
         true => Tolerance {
             bound: f64::INFINITY,
-            reason: "a near tie in the router selects another expert, which leaves logits unbounded: at most 1.1 measured",
+            reason: "a near tie in the router selects another expert, which leaves logits unbounded: 19 of 3,280 \
+                     positions differ by more than 1.0, at most 2.8, and one of a further model by 4.1",
         },
     };
     [
         Tolerance {
-            bound: 1e-1,
+            bound: 7.5e-2,
             reason: "each activation is off by at most 1/254 of the largest of its block of 32, in every layer: at most 3.9e-2 \
                      measured over 82 programs of tiny models, and 4.8e-2 on SmolLM2-135M",
         },
         Tolerance {
-            bound: 2e-1,
+            bound: 1.5e-1,
             reason: "near ties are rare: at most 9.2e-2 measured over the programs with experts, 6.4e-2 on SmolLM2-135M",
         },
         any,

@@ -30,7 +30,8 @@ pub struct Golden {
 pub struct ActivationBound {
     /// The share of positions that the bound applies to, smallest error first: 0.5 is the median, 1 is all.
     pub share: f64,
-    /// The largest allowed root mean square of a position's logit differences, in standard deviations of its logits.
+    /// The largest allowed root mean square of a position's logit differences, in standard deviations of its logits; with a
+    /// share of 1 the largest allowed difference of any logit.
     pub bound: f64,
     /// The reason for this value.
     pub reason: String,
