@@ -5,6 +5,7 @@
 //! 0. A format has one plane (plain values) or two (quantized values and scales). Each plane is a tensor of
 //! the weight file, aligned to 64 bytes.
 
+use crate::affine::{AFFINE, Affine, Bits, Scales};
 use serde::{Serialize, Serializer};
 
 /// Columns per block, the unit that kernels dequantize at once. Every group is a whole number of blocks.
@@ -12,6 +13,9 @@ pub const BLOCK: usize = 32;
 
 /// Columns per superblock of the k-quants.
 pub const SUPERBLOCK: usize = 256;
+
+/// Columns that share an f32 in [`Format::Fp8`] and [`Format::Nvfp4`].
+pub(crate) const FLOAT_GROUP: usize = 128;
 
 /// The values of a nibble in [`Format::Iq4Nl`] and [`Format::Iq4Xs`], as multiples of the scale.
 pub const IQ4_ENTRIES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -83,84 +87,6 @@ pub enum Format {
     Affine(Affine),
 }
 
-/// A format of unsigned quantized values with a scale and an offset per group.
-///
-/// The quantized values of a block of 32 columns take as many 32-bit words as a value has bits. 8-bit values
-/// are bytes. Others are split, low bits first: nibbles if there are 4 bits or more, then pairs of bits, then
-/// single bits. Each part of a block is dense, and such that a word has the parts of columns 4 apart next to
-/// each other:
-///
-/// * nibbles, 16 bytes: byte j holds columns j (low) and j + 16 (high), as in `q4_0`;
-/// * pairs, 8 bytes: byte 4k + j holds, from its lowest bits on, columns 8k + j, 8k + j + 16, 8k + j + 4 and
-///   8k + j + 20;
-/// * single bits, 4 bytes: bit 2i + h of byte j is that of column 4i + j + 16h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Affine {
-    /// Bits of a quantized value.
-    pub bits: Bits,
-    /// Columns that share a scale and an offset.
-    pub group: Group,
-    /// Type of scales and offsets.
-    pub scales: Scales,
-}
-
-/// Bits of a quantized value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "each variant is its number")]
-pub enum Bits {
-    Eight,
-    Six,
-    Five,
-    Four,
-    Three,
-    Two,
-}
-
-impl Bits {
-    /// The number of bits.
-    pub const fn count(self) -> usize {
-        match self {
-            Bits::Eight => 8,
-            Bits::Six => 6,
-            Bits::Five => 5,
-            Bits::Four => 4,
-            Bits::Three => 3,
-            Bits::Two => 2,
-        }
-    }
-}
-
-/// Columns of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Group {
-    /// 32
-    Of32,
-    /// 64
-    Of64,
-    /// 128
-    Of128,
-}
-
-impl Group {
-    /// The number of columns.
-    pub const fn columns(self) -> usize {
-        match self {
-            Group::Of32 => 32,
-            Group::Of64 => 64,
-            Group::Of128 => 128,
-        }
-    }
-}
-
-/// Type of scales and offsets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scales {
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
 /// All formats but the affine ones.
 const NAMED: [Format; 16] = [
     Format::F32,
@@ -180,102 +106,6 @@ const NAMED: [Format; 16] = [
     Format::Mxfp4,
     Format::Nvfp4,
 ];
-
-/// Affine formats and their names; a name without suffix has groups of 64 and f16 scales.
-const AFFINE: [(Affine, &str); 36] = {
-    const fn affine(bits: Bits, group: Group, scales: Scales) -> Affine {
-        Affine { bits, group, scales }
-    }
-    macro_rules! named {
-        ($($bits:ident $name:literal),*) => {
-            [$(
-                (affine(Bits::$bits, Group::Of32, Scales::F16), concat!($name, "_32")),
-                (affine(Bits::$bits, Group::Of32, Scales::Bf16), concat!($name, "_32_bf16")),
-                (affine(Bits::$bits, Group::Of64, Scales::F16), $name),
-                (affine(Bits::$bits, Group::Of64, Scales::Bf16), concat!($name, "_bf16")),
-                (affine(Bits::$bits, Group::Of128, Scales::F16), concat!($name, "_128")),
-                (affine(Bits::$bits, Group::Of128, Scales::Bf16), concat!($name, "_128_bf16")),
-            )*]
-        };
-    }
-    named!(Eight "affine8", Six "affine6", Five "affine5", Four "affine4", Three "affine3", Two "affine2")
-};
-
-/// Planes of the affine formats, in the order of their names.
-static AFFINE_PLANES: [[Plane; 2]; AFFINE.len()] = {
-    let mut planes = [[codes(PlaneElement::U8, 0); 2]; AFFINE.len()];
-    let mut index = 0;
-    while index < planes.len() {
-        let affine = AFFINE[index].0;
-        let element = match affine.scales {
-            Scales::F16 => PlaneElement::F16,
-            Scales::Bf16 => PlaneElement::Bf16,
-        };
-        planes[index] = [
-            codes(PlaneElement::U8, affine.code_bytes()),
-            // Scale and offset are interleaved.
-            Plane { name: "scales", element, per_group: 2 },
-        ];
-        index += 1;
-    }
-    planes
-};
-
-/// Element type of a plane, as in safetensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaneElement {
-    /// `F32`
-    F32,
-    /// `F16`
-    F16,
-    /// `BF16`
-    Bf16,
-    /// `I8`
-    I8,
-    /// `U8`
-    U8,
-}
-
-impl PlaneElement {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            PlaneElement::F32 => 4,
-            PlaneElement::F16 | PlaneElement::Bf16 => 2,
-            PlaneElement::I8 | PlaneElement::U8 => 1,
-        }
-    }
-}
-
-/// One tensor of a stored weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plane {
-    /// `values`, `codes` or `scales`. The plane `values` is stored under the weight's own name, the others as
-    /// `<weight>.codes` and `<weight>.scales`.
-    pub name: &'static str,
-    /// Element type of the tensor.
-    pub element: PlaneElement,
-    /// Elements per group.
-    pub per_group: usize,
-}
-
-const fn values(element: PlaneElement) -> Plane {
-    Plane { name: "values", element, per_group: BLOCK }
-}
-
-const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
-
-/// Columns that share an f32 in [`Format::Fp8`] and [`Format::Nvfp4`].
-const FLOAT_GROUP: usize = 128;
-
-const fn codes(element: PlaneElement, per_group: usize) -> Plane {
-    Plane { name: "codes", element, per_group }
-}
-
-/// Scales stored as bytes: mixed types of a superblock, or exponents.
-const fn bytes(count: usize) -> Plane {
-    Plane { name: "scales", element: PlaneElement::U8, per_group: count }
-}
 
 impl Format {
     /// Every format: plain ones, then quantized ones, then affine ones by descending bits.
@@ -341,32 +171,6 @@ impl Format {
             }
             // Variants have the names of the types.
             _ => format!("{self:?}"),
-        }
-    }
-
-    /// The planes of this format, in the order of kernel arguments.
-    pub fn planes(self) -> &'static [Plane] {
-        match self {
-            Format::F32 => const { &[values(PlaneElement::F32)] },
-            Format::F16 => const { &[values(PlaneElement::F16)] },
-            Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
-            Format::Fp8 => {
-                const { &[codes(PlaneElement::U8, FLOAT_GROUP), Plane { element: PlaneElement::F32, ..SCALES }] }
-            }
-            Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
-            Format::Q5_0 => const { &[codes(PlaneElement::U8, 20), SCALES] },
-            Format::Q4_0 | Format::Iq4Nl => const { &[codes(PlaneElement::U8, 16), SCALES] },
-            Format::Iq4Xs => const { &[codes(PlaneElement::U8, 128), bytes(10)] },
-            Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
-            Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
-            Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
-            Format::Q3K => const { &[codes(PlaneElement::U8, 96), bytes(18)] },
-            Format::Q2K => const { &[codes(PlaneElement::U8, 64), bytes(20)] },
-            Format::Mxfp4 => const { &[codes(PlaneElement::U8, 16), bytes(1)] },
-            Format::Nvfp4 => {
-                const { &[codes(PlaneElement::U8, FLOAT_GROUP / 2), bytes(4 + FLOAT_GROUP / 16)] }
-            }
-            Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
 
@@ -444,54 +248,9 @@ impl Format {
         self.is_quantized() && !matches!(self, Format::Fp8)
     }
 
-    /// Bytes of each plane of a stored row. The second is 0 for formats with one plane.
-    pub fn plane_bytes(self, columns: usize) -> [usize; 2] {
-        let mut bytes = [0; 2];
-        for (bytes, plane) in bytes.iter_mut().zip(self.planes()) {
-            *bytes = columns.div_ceil(self.group()) * plane.per_group * plane.element.bytes();
-        }
-        bytes
-    }
-
     /// Bytes of a stored matrix over all planes, including row padding.
     pub const fn matrix_bytes(self, rows: usize, columns: usize) -> u64 {
         (rows as u64) * (columns.div_ceil(self.group()) as u64) * (self.group_bytes() as u64)
-    }
-}
-
-impl Affine {
-    /// The format of this many bits per value and columns per group, if there is one.
-    pub const fn of(bits: usize, group: usize, scales: Scales) -> Option<Affine> {
-        let bits = match bits {
-            8 => Bits::Eight,
-            6 => Bits::Six,
-            5 => Bits::Five,
-            4 => Bits::Four,
-            3 => Bits::Three,
-            2 => Bits::Two,
-            _ => return None,
-        };
-        let group = match group {
-            32 => Group::Of32,
-            64 => Group::Of64,
-            128 => Group::Of128,
-            _ => return None,
-        };
-        Some(Affine { bits, group, scales })
-    }
-
-    const fn name(self) -> &'static str {
-        AFFINE[self.index()].1
-    }
-
-    /// Index among the affine formats.
-    const fn index(self) -> usize {
-        (self.bits as usize * 3 + self.group as usize) * 2 + self.scales as usize
-    }
-
-    /// Bytes of a group's quantized values.
-    pub const fn code_bytes(self) -> usize {
-        self.group.columns() * self.bits.count() / 8
     }
 }
 

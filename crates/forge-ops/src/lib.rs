@@ -10,6 +10,7 @@
 //! y and z.
 
 mod activation;
+mod affine;
 mod attention;
 mod elementwise;
 mod format;
@@ -19,17 +20,17 @@ mod mla;
 mod moe;
 mod norm;
 mod op;
+mod plane;
 mod recurrent;
 mod rope;
 
 pub use crate::activation::{Activation, Gating, UnaryOp};
+pub use crate::affine::{Affine, Bits, Group, Scales};
 pub use crate::attention::{
     Append, Attend, AttendCombine, Gates, HeadNorm, KvSource, Prologue, Rope, RopeAppend,
 };
 pub use crate::elementwise::{Elementwise, Embed, Function, SliceColumns};
-pub use crate::format::{
-    Affine, BLOCK, Bits, Format, Group, IQ4_ENTRIES, Plane, PlaneElement, SUPERBLOCK, Scales,
-};
+pub use crate::format::{BLOCK, Format, IQ4_ENTRIES, SUPERBLOCK};
 pub use crate::head::{Argmax, ArgmaxCombine, Sample};
 pub use crate::matmul::{DeferredNorm, Epilogue, InlineNorm, Linear, Quantize};
 pub use crate::mla::{
@@ -40,5 +41,6 @@ pub use crate::moe::{
 };
 pub use crate::norm::{LayerNorm, NormAdd, RmsNorm, Squares};
 pub use crate::op::{KernelOp, OpFamily};
+pub use crate::plane::{Plane, PlaneElement};
 pub use crate::recurrent::{CausalConv, DeltaChunks, DeltaRule, DeltaStep, GatedRmsNorm};
 pub use crate::rope::{LongContext, Pairing, RopeParameters};
