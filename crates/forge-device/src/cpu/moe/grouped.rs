@@ -17,8 +17,8 @@ use crate::cpu::matmul::epilogue::EpilogueContext;
 use crate::cpu::matmul::f32::gemm;
 use crate::cpu::matmul::int8::int8_gemm;
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, encode_rows};
-use crate::cpu::matmul::int8::int8_panel;
-use crate::cpu::matmul::int8::int8_panel::{EMPTY, Panels};
+use crate::cpu::matmul::int8::int8_panel::Panels;
+use crate::cpu::matmul::int8::packed_panel;
 use crate::cpu::matmul::linear::whole_rows;
 use crate::cpu::moe::route::MOST;
 use crate::cpu::simd::isa::Task;
@@ -143,11 +143,11 @@ impl<M: Matrix> Task for Products<'_, M> {
         }
         let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
         // Outputs per panel.
-        let width = if is_encoded { int8_panel::PANEL } else { gemm::PANEL };
+        let width = if is_encoded { packed_panel::PANEL } else { gemm::PANEL };
         let of_panels = if is_encoded { ROWS * width } else { gemm::scratch_len(ROWS) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + of_panels);
         let (padded_x, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let mut filled = [EMPTY; int8_panel::DEPTH];
+        let mut filled = [packed_panel::EMPTY; packed_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = ExpertStack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were quantized in the first phase, and no thread writes them in this one.

@@ -1,5 +1,7 @@
 //! NEON vectors: eight lanes in two registers of four.
 //!
+//! Longer than 400 lines because it implements all operations of [`Simd`].
+//!
 //! SAFETY, for every block here: every 64-bit ARM CPU has these instructions, and pointers are valid for the
 //! elements that the trait names.
 

@@ -6,7 +6,7 @@
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Scaling};
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
-use crate::cpu::matmul::int8::int8_panel::{PANEL, PackedPanel};
+use crate::cpu::matmul::int8::packed_panel::{PANEL, PackedPanel};
 use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
 use crate::cpu::simd::avx512::Avx512;
