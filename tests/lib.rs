@@ -17,7 +17,9 @@ pub use built::{Built, all_built, emulated};
 pub use model_lists::*;
 pub use numbers::{deviation, distance, id_list, ids, numbers, rms_distance};
 pub use parallel::parallel_map;
-pub use workspace::{PROGRAMS, build_together, compile_member, write_programs};
+pub use workspace::{
+    PROGRAMS, build_directory, build_together, compile_member, share_lock_file, write_programs,
+};
 
 use forge_ir::Graph;
 use forge_planner::{RowsOf, Scratch, Workload};

@@ -40,10 +40,25 @@ fn update(from: &Path, to: &Path) {
     }
 }
 
-/// The release profile of every workspace, so that cargo compiles the runtime once for all of them. Kernels are
+/// The release profile of everything that is built in [`scratch`], so that cargo compiles the runtime once. Kernels are
 /// optimized as in the programs of users. The rest computes little, and symbols are a third of a program's size.
 const PROFILE: &str = "[profile.release]\nopt-level = 0\nlto = \"off\"\nstrip = true\n\
     [profile.release.package.forge-device]\nopt-level = 3\n";
+
+/// The build directory of everything that is built in [`scratch`].
+pub fn build_directory() -> PathBuf {
+    let config = scratch().join(".cargo/config.toml");
+    write_if_changed(&config, PROFILE);
+    scratch().join("target")
+}
+
+/// Gives a workspace without a lock file the versions of this project's own build.
+pub fn share_lock_file(workspace: &Path) {
+    let lock = workspace.join("Cargo.lock");
+    if !lock.exists() {
+        let _ = std::fs::copy(root().join("Cargo.lock"), lock);
+    }
+}
 
 /// The package whose program contains all models of a workspace. The name of its executable selects the
 /// model.
@@ -67,15 +82,11 @@ pub(crate) fn build_with(
     let members = packages.iter().copied().chain(models.iter().map(String::as_str));
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     let more = other.map_or("", |(_, manifest)| manifest);
-    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{PROFILE}{more}", list.join(", "));
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
-    // The same versions of dependencies as in this project's own build.
-    let lock = workspace.join("Cargo.lock");
-    if !lock.exists() {
-        let _ = std::fs::copy(root().join("Cargo.lock"), lock);
-    }
+    share_lock_file(workspace);
     let mut command = Command::new(env!("CARGO"));
-    let target = scratch().join("target");
+    let target = build_directory();
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
     for package in packages {
         command.args(["--package", package]);

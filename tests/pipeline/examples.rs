@@ -1,22 +1,43 @@
-//! The examples, with the commands that users type. Each builds its own copy of the runtime, so it is compiled with
-//! less optimization.
+//! The examples, with the commands that users type.
+//!
+//! `first-steps` and `apple-app` build the crate's own copy of the runtime, with the features that the model needs. The
+//! others use the runtime that the programs of the other tests use, which is compiled by then.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use tests::{forge, root, run, scratch};
+use std::sync::OnceLock;
+use tests::{build_directory, forge, root, run, scratch, share_lock_file};
 
-/// Runs the command of an example.
-fn run_example(command: &mut Command) -> Output {
-    let profile = [("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"), ("CARGO_PROFILE_RELEASE_LTO", "off")];
-    run(command.envs(profile).env("FORGE", forge()).env("CARGO_TARGET_DIR", scratch().join("release")))
+/// Runs the command of an example with this `forge`, in the directory of all tests, whose build profile it takes.
+fn run_example(command: &mut Command, forge: &Path) -> Output {
+    run(command.env("FORGE", forge).env("CARGO_TARGET_DIR", build_directory()))
+}
+
+/// A command like `forge`, whose compiled crates depend on this repository's runtime with all of its features.
+fn forge_with_shared_runtime() -> &'static Path {
+    static SCRIPT: OnceLock<PathBuf> = OnceLock::new();
+    SCRIPT.get_or_init(|| {
+        let script = scratch().join("forge-with-shared-runtime.sh");
+        let (forge, runtime) = (forge().display(), root().join("crates/forge-runtime"));
+        let text = format!(
+            "#!/bin/sh\nset -e\n{forge} \"$@\" --runtime {}\n\
+             while [ \"$1\" != -o ]; do shift; done\n\
+             sed 's/^\\(forge-runtime = {{ path = \"[^\"]*\"\\).*/\\1 }}/' \"$2/Cargo.toml\" > \"$2/Cargo.new\"\n\
+             mv \"$2/Cargo.new\" \"$2/Cargo.toml\"\n",
+            runtime.display()
+        );
+        std::fs::write(&script, text).unwrap();
+        run(Command::new("chmod").arg("+x").arg(&script));
+        script
+    })
 }
 
 #[test]
 fn first_steps_example() {
     let out = scratch().join("first-steps");
     let mut command = Command::new("sh");
-    command.arg("examples/first-steps.sh").arg("tests/models/llama").arg(&out).current_dir(root());
-    let output = run_example(&mut command);
+    command.arg(root().join("examples/first-steps.sh")).arg("tests/models/llama").arg(&out);
+    let output = run_example(&mut command, forge());
     let stdout = String::from_utf8_lossy(&output.stdout);
     for expected in ["body layer", "decode of 1", "dispatches", "ok: the logits match the reference."] {
         assert!(stdout.contains(expected), "should say {expected}:\n{stdout}");
@@ -30,6 +51,7 @@ fn copy_example(name: &str, files: &[&str]) -> PathBuf {
     for file in files {
         std::fs::copy(example.join(file), copy.join(file)).unwrap();
     }
+    share_lock_file(&copy);
     copy
 }
 
@@ -38,7 +60,7 @@ fn run_copy(name: &str) -> String {
     let copy = copy_example(name, &["Cargo.toml", "run.sh", "src/main.rs"]);
     let mut command = Command::new("sh");
     command.arg(copy.join("run.sh")).arg(root().join("examples/fable"));
-    String::from_utf8(run_example(&mut command).stdout).unwrap()
+    String::from_utf8(run_example(&mut command, forge_with_shared_runtime()).stdout).unwrap()
 }
 
 #[test]
@@ -52,10 +74,13 @@ fn embedding_example() {
 /// Builds three crates, each of which evaluates 57,000 tokens. The values depend on the model, so only their order is checked.
 #[test]
 fn recipe_example() {
+    // It changes to the parent of its directory, where cargo reads the build profile.
+    let (script, fable) = (scratch().join("examples/recipe.sh"), root().join("examples/fable"));
+    std::fs::create_dir_all(script.parent().unwrap()).unwrap();
+    std::fs::copy(root().join("examples/recipe.sh"), &script).unwrap();
     let mut command = Command::new("sh");
-    command.args(["examples/recipe.sh", "examples/fable", "examples/fable/held-out.txt"]);
-    command.arg(scratch().join("recipes")).current_dir(root());
-    let output = run_example(&mut command);
+    command.arg(script).arg(&fable).arg(fable.join("held-out.txt")).arg(scratch().join("recipes"));
+    let output = run_example(&mut command, forge_with_shared_runtime());
     let stdout = String::from_utf8_lossy(&output.stdout);
     let figures = |name: &str| -> (f64, f64) {
         let line = stdout
@@ -88,12 +113,12 @@ fn apple_app_example() {
     let mut compile = Command::new(forge());
     compile.arg("compile").arg(root().join("examples/fable")).arg("-o").arg(&model);
     run(compile.args(["--name", "model", "--force"]));
-    run_example(Command::new(env!("CARGO")).args(["build", "--release"]).current_dir(&copy));
+    run_example(Command::new(env!("CARGO")).args(["build", "--release"]).current_dir(&copy), forge());
     let program = copy.join("program");
     let mut link = Command::new("cc");
     link.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(root().join("examples/apple-app/include"));
     link.arg(root().join("tests/pipeline/language_model.c"));
-    link.arg(scratch().join("release/release/liblanguage_model.a"));
+    link.arg(build_directory().join("release/liblanguage_model.a"));
     run(link.args(["-lm", "-lpthread", "-ldl", "-o"]).arg(&program));
     let stdout = String::from_utf8(run(Command::new(&program).arg(&model)).stdout).unwrap();
     assert!(stdout.contains("goat"), "{stdout}");
