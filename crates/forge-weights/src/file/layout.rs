@@ -1,6 +1,6 @@
 //! Layout of the weight file: the position of every tensor, computed from the plan alone.
 
-use crate::gather::{PAIR, blocks, length};
+use crate::file::gather::{PAIR, blocks, length};
 use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement, Record, Weight};
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@
 //! step only finds a local optimum, and the best storable levels on the way are the result. With few levels
 //! the best range is much narrower than the values'.
 
-use crate::affine_levels::{AffineLevels, LANES, ends};
+use crate::codec::affine_levels::{AffineLevels, LANES, ends};
 
 /// Shares of a group's range that fits start from.
 const RANGES: [f32; 8] = [1.0, 0.95, 0.9, 0.84, 0.77, 0.7, 0.62, 0.54];

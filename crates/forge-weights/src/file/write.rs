@@ -3,10 +3,10 @@
 //! In memory are one block of rows, and the scales of the current matrix: they follow its quantized values in
 //! the file and take at most a quarter of their size.
 
-use crate::codec::RangeError;
-use crate::gather;
-use crate::layout::{FileLayout, Place};
-use crate::matrix::{Encoded, Matrix, unrepresentable_value};
+use crate::codec::range_error::RangeError;
+use crate::file::gather;
+use crate::file::layout::{FileLayout, Place};
+use crate::file::matrix::{Encoded, Matrix, unrepresentable_value};
 use crate::quantization_error::{Stat, Summary, Sums};
 use forge_ir::{Diagnostic, Graph, ImportanceMatrix, Packed, WeightRows};
 use std::io::Write;

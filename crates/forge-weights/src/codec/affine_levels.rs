@@ -1,6 +1,6 @@
 //! The levels of an affine group as stored: equally spaced values, the lowest being the offset.
 
-use crate::codec::WHOLE;
+use crate::codec::rounding::WHOLE;
 
 /// Independent accumulators, for SIMD.
 pub(crate) const LANES: usize = 8;

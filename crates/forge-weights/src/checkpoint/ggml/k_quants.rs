@@ -13,7 +13,7 @@
 //! 3 and of bytes 4 to 7. The low nibbles of the last four are in bytes 8 to 11, the scale's in the low
 //! nibble. Their two high bits are in the high bits of bytes 0 to 3 and of bytes 4 to 7.
 
-use crate::codes::{block_bytes, pack};
+use crate::codec::codes::{block_bytes, pack};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 
 /// Blocks of a superblock.

@@ -1,10 +1,10 @@
 //! A matrix that a checkpoint stores as codes and scales in several tensors.
 
-use crate::encoded::coded_rows::{CodedRows, Offsets};
-use crate::encoded::codes::word;
-use crate::encoded::repack;
-use crate::encoded::tensor_cache::TensorCache;
-use crate::nvfp4;
+use crate::checkpoint::encoded::coded_rows::{CodedRows, Offsets};
+use crate::checkpoint::encoded::codes::word;
+use crate::checkpoint::encoded::repack;
+use crate::checkpoint::encoded::tensor_cache::TensorCache;
+use crate::codec::nvfp4;
 use forge_ir::{Element, Encoding, Format, ScaleFactor, factor_of_divisor};
 use std::io;
 use std::ops::Range;

@@ -1,11 +1,11 @@
 //! Converts rows of ggml blocks into the planes of the format with the same values. Only the byte order or
 //! the codes change, so values are identical. `k_quants` converts superblocks of the same format.
 
-use crate::codes::{block_bytes, pack};
-use crate::ggml::grid::point;
-use crate::ggml::k_quants::ggml_row;
-use crate::ggml::low_bits::{base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
-use crate::nvfp4;
+use crate::checkpoint::ggml::grid::point;
+use crate::checkpoint::ggml::k_quants::ggml_row;
+use crate::checkpoint::ggml::low_bits::{base_3_digits, bit_pairs, q3_k_codes, q3_k_scale};
+use crate::codec::codes::{block_bytes, pack};
+use crate::codec::nvfp4;
 use forge_ir::{BLOCK, Bits, Blocks};
 
 /// Fills the planes of a row. The format of the blocks must be quantized.
@@ -159,7 +159,7 @@ fn five_bit_codes(bytes: &[u8]) -> [u8; BLOCK] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::decode_row;
+    use crate::codec::row::decode_row;
     use half::f16;
     use proptest::prelude::*;
 

@@ -14,10 +14,11 @@
 //! With weights for the columns' errors, scale and offset are fitted to the weighted values in any number of
 //! bits.
 
-use crate::affine_levels::{AffineLevels, ends};
-use crate::codec::{RangeError, code_of};
-use crate::codes::{block_bytes, pack, unpack};
-use crate::weighted_fit::{WeightedGroup, fit_affine};
+use crate::codec::affine_levels::{AffineLevels, ends};
+use crate::codec::codes::{block_bytes, pack, unpack};
+use crate::codec::range_error::RangeError;
+use crate::codec::rounding::code_of;
+use crate::codec::weighted_fit::{WeightedGroup, fit_affine};
 use forge_ir::{Affine, BLOCK, Scales};
 use half::{bf16, f16};
 

@@ -3,9 +3,9 @@
 //! A gain that was folded into matrices is not in the file. It reads as ones, and the matrices read as
 //! stored, which is an equivalent model.
 
-use crate::codec::decode_row;
-use crate::gather;
-use crate::layout::FileLayout;
+use crate::codec::row::decode_row;
+use crate::file::gather;
+use crate::file::layout::FileLayout;
 use forge_ir::{Diagnostic, Graph, Packed, WeightId, WeightRows};
 use std::io;
 use std::ops::Range;
@@ -82,7 +82,7 @@ where
     Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
-        let part = crate::checkpoint_weights::expect_fit(self.graph, weight, &rows, out.len())?;
+        let part = crate::checkpoint::checkpoint_weights::expect_fit(self.graph, weight, &rows, out.len())?;
         if self.is_folded(weight) {
             out.fill(1.0);
             return Ok(());

@@ -5,8 +5,8 @@
 //! scale with the least squared error (optionally weighted) is computed from the entries nearest to the values.
 //! The best one is rounded to the stored type, and the entries nearest with that scale are stored.
 
-use crate::codec::RangeError;
-use crate::codes::{pack, unpack};
+use crate::codec::codes::{pack, unpack};
+use crate::codec::range_error::RangeError;
 use forge_ir::{BLOCK, Bits, Format, IQ4_ENTRIES, SUPERBLOCK};
 use half::f16;
 

@@ -1,8 +1,8 @@
 //! Scales, zero points and biases of rows.
 
-use crate::encoded::coded_rows::Offsets;
-use crate::encoded::codes::{field, interleaved, word};
-use crate::encoded::matrix::{EncodedMatrix, invalid};
+use crate::checkpoint::encoded::coded_rows::Offsets;
+use crate::checkpoint::encoded::codes::{field, interleaved, word};
+use crate::checkpoint::encoded::matrix::{EncodedMatrix, invalid};
 use forge_ir::{NESTED_SCALES, NESTED_TABLE, ScaleElement, ScaleFactor, ZeroPacking, Zeros};
 use std::io;
 use std::ops::Range;

@@ -4,11 +4,12 @@
 //! Readers need not know the storage: 1 is added to gains stored minus 1, slices are extracted and
 //! transposed, and a stack is one matrix wherever its parts are stored.
 
-use crate::codec::decode_row;
-use crate::encoded::matrix::EncodedMatrix;
-use crate::encoded::tensor_cache::TensorCache;
-use crate::ggml::{dequantize, planes};
-use crate::{mlx, mxfp4};
+use crate::checkpoint::encoded::matrix::EncodedMatrix;
+use crate::checkpoint::encoded::tensor_cache::TensorCache;
+use crate::checkpoint::ggml::{dequantize, planes};
+use crate::checkpoint::mlx;
+use crate::codec::mxfp4;
+use crate::codec::row::decode_row;
 use forge_ir::{
     Blocks, Diagnostic, Encoding, Format, Graph, Stack, Weight, WeightId, WeightRows, WeightSlice,
 };

@@ -1,7 +1,7 @@
 //! Repacks rows in one of forge's quantized formats, without changing a value.
 
-use crate::codes::{block_bytes, pack};
-use crate::encoded::coded_rows::{CodedRows, Offsets};
+use crate::checkpoint::encoded::coded_rows::{CodedRows, Offsets};
+use crate::codec::codes::{block_bytes, pack};
 use forge_ir::{Affine, BLOCK, Bits, Encoding, Format, Scales};
 use half::{bf16, f16};
 
@@ -164,7 +164,7 @@ fn exponent(scale: f32) -> Result<u8, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::decode_row;
+    use crate::codec::row::decode_row;
     use forge_ir::{Element, Packing, ScaleElement, ScaleFactor, ScaleTensor, Zeros};
 
     const COLUMNS: usize = 64;

@@ -9,8 +9,8 @@
 //! Checkpoints store the same bits with two adjacent columns per byte; only the order changes. An exponent of
 //! 255 is NaN and is reported when decoded; 0 is the scale 2^-127.
 
-use crate::codec::RangeError;
-use crate::codes::{pack, unpack};
+use crate::codec::codes::{pack, unpack};
+use crate::codec::range_error::RangeError;
 use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
 use std::io;

@@ -2,7 +2,7 @@
 //! first; `X.scales` and `X.biases` have one value per group. The values equal those of forge's affine
 //! formats, so only the order of bits changes.
 
-use crate::codes::{block_bytes, pack};
+use crate::codec::codes::{block_bytes, pack};
 use forge_ir::{Affine, BLOCK, Format};
 use std::io;
 use std::ops::Range;
@@ -63,7 +63,7 @@ fn streamed(bits: usize, bytes: &[u8]) -> [u8; BLOCK] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::decode_row;
+    use crate::codec::row::decode_row;
     use forge_ir::{Bits, Group, Scales};
     use half::{bf16, f16};
     use proptest::prelude::*;

@@ -2,7 +2,7 @@
 //!
 //! The operations and their order are ggml's, so values are bitwise identical.
 
-use crate::ggml::grid::point;
+use crate::checkpoint::ggml::grid::point;
 use forge_ir::{Blocks, from_f16};
 
 /// Fills `out` with the values of a row. Rows are whole blocks, of formats that are not quantized in forge.

@@ -1,6 +1,6 @@
 //! Unpacks the codes of rows.
 
-use crate::encoded::matrix::EncodedMatrix;
+use crate::checkpoint::encoded::matrix::EncodedMatrix;
 use forge_ir::{INTERLEAVED_NIBBLES, Packing};
 use std::io;
 use std::ops::Range;

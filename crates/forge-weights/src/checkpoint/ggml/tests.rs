@@ -1,31 +1,31 @@
 //! Blocks that forge repacks or dequantizes, compared with the values that gguf-py returns.
 //! `tests/ggml/blocks.py` creates the files.
 
-use crate::codec::decode_row;
-use crate::ggml::{dequantize, planes};
+use crate::checkpoint::ggml::{dequantize, planes};
+use crate::codec::row::decode_row;
 use forge_ir::Blocks;
 
 /// Blocks of any bytes at the start of a file, whose values follow.
 const RANDOM: usize = 3;
 
 const FILES: [(Blocks, &[u8]); 17] = [
-    (Blocks::Q2_K, include_bytes!("../../tests/ggml/q2_k.bin")),
-    (Blocks::Q3_K, include_bytes!("../../tests/ggml/q3_k.bin")),
-    (Blocks::IQ2_XXS, include_bytes!("../../tests/ggml/iq2_xxs.bin")),
-    (Blocks::IQ2_XS, include_bytes!("../../tests/ggml/iq2_xs.bin")),
-    (Blocks::IQ2_S, include_bytes!("../../tests/ggml/iq2_s.bin")),
-    (Blocks::IQ3_XXS, include_bytes!("../../tests/ggml/iq3_xxs.bin")),
-    (Blocks::IQ3_S, include_bytes!("../../tests/ggml/iq3_s.bin")),
-    (Blocks::IQ1_S, include_bytes!("../../tests/ggml/iq1_s.bin")),
-    (Blocks::IQ1_M, include_bytes!("../../tests/ggml/iq1_m.bin")),
-    (Blocks::IQ4_NL, include_bytes!("../../tests/ggml/iq4_nl.bin")),
-    (Blocks::IQ4_XS, include_bytes!("../../tests/ggml/iq4_xs.bin")),
-    (Blocks::TQ1_0, include_bytes!("../../tests/ggml/tq1_0.bin")),
-    (Blocks::TQ2_0, include_bytes!("../../tests/ggml/tq2_0.bin")),
-    (Blocks::MXFP4, include_bytes!("../../tests/ggml/mxfp4.bin")),
-    (Blocks::NVFP4, include_bytes!("../../tests/ggml/nvfp4.bin")),
-    (Blocks::Q1_0, include_bytes!("../../tests/ggml/q1_0.bin")),
-    (Blocks::Q2_0, include_bytes!("../../tests/ggml/q2_0.bin")),
+    (Blocks::Q2_K, include_bytes!("../../../tests/ggml/q2_k.bin")),
+    (Blocks::Q3_K, include_bytes!("../../../tests/ggml/q3_k.bin")),
+    (Blocks::IQ2_XXS, include_bytes!("../../../tests/ggml/iq2_xxs.bin")),
+    (Blocks::IQ2_XS, include_bytes!("../../../tests/ggml/iq2_xs.bin")),
+    (Blocks::IQ2_S, include_bytes!("../../../tests/ggml/iq2_s.bin")),
+    (Blocks::IQ3_XXS, include_bytes!("../../../tests/ggml/iq3_xxs.bin")),
+    (Blocks::IQ3_S, include_bytes!("../../../tests/ggml/iq3_s.bin")),
+    (Blocks::IQ1_S, include_bytes!("../../../tests/ggml/iq1_s.bin")),
+    (Blocks::IQ1_M, include_bytes!("../../../tests/ggml/iq1_m.bin")),
+    (Blocks::IQ4_NL, include_bytes!("../../../tests/ggml/iq4_nl.bin")),
+    (Blocks::IQ4_XS, include_bytes!("../../../tests/ggml/iq4_xs.bin")),
+    (Blocks::TQ1_0, include_bytes!("../../../tests/ggml/tq1_0.bin")),
+    (Blocks::TQ2_0, include_bytes!("../../../tests/ggml/tq2_0.bin")),
+    (Blocks::MXFP4, include_bytes!("../../../tests/ggml/mxfp4.bin")),
+    (Blocks::NVFP4, include_bytes!("../../../tests/ggml/nvfp4.bin")),
+    (Blocks::Q1_0, include_bytes!("../../../tests/ggml/q1_0.bin")),
+    (Blocks::Q2_0, include_bytes!("../../../tests/ggml/q2_0.bin")),
 ];
 
 /// The values of a row of blocks.

@@ -1,9 +1,10 @@
 //! Rows of a packed matrix: gathered from its parts, multiplied by a folded gain, and encoded or copied in
 //! the checkpoint's format. Also measures the quantization error of several formats before one is chosen.
 
-use crate::codec::{RangeError, decode_row, encode_row, encode_row_weighted};
+use crate::codec::range_error::RangeError;
+use crate::codec::row::{decode_row, encode_row, encode_row_weighted};
 use crate::column_importance::ColumnImportance;
-use crate::gather;
+use crate::file::gather;
 use crate::quantization_error::{QuantizationError, Sums};
 use forge_ir::{Diagnostic, Format, Graph, ImportanceMatrix, Packed, WeightId, WeightRows};
 use std::ops::Range;

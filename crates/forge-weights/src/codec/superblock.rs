@@ -12,10 +12,11 @@
 //! With weights for the columns' errors, the search starts from the weighted fit of each block, and the shared
 //! scales are fitted to the result in turn.
 
-use crate::affine_levels::{AffineLevels, ends};
-use crate::codec::{RangeError, code_of};
-use crate::codes::{block_bytes, pack, unpack};
-use crate::weighted_fit::{Moments, WeightedGroup, fit_affine, fit_symmetric};
+use crate::codec::affine_levels::{AffineLevels, ends};
+use crate::codec::codes::{block_bytes, pack, unpack};
+use crate::codec::range_error::RangeError;
+use crate::codec::rounding::code_of;
+use crate::codec::weighted_fit::{Moments, WeightedGroup, fit_affine, fit_symmetric};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 use half::f16;
 

@@ -5,9 +5,9 @@
 //! matrix. A scale is the E4M3 nearest to a sixth of the largest magnitude of its 16 columns. Scaled values are
 //! rounded to the nearest float, ties to even, and clamped to 6.
 
-use crate::codec::RangeError;
-use crate::codes::{pack, unpack};
-use crate::{fp8, mxfp4};
+use crate::codec::codes::{pack, unpack};
+use crate::codec::range_error::RangeError;
+use crate::codec::{fp8, mxfp4};
 use forge_ir::{BLOCK, Bits, Element, Format, from_e4m3};
 use half::f16;
 

@@ -4,7 +4,7 @@
 //! Encoding maps the largest magnitude of a group to the largest float, 448. Scaled values are rounded to the
 //! nearest float, ties to even. A float that is NaN is reported when decoded.
 
-use crate::codec::RangeError;
+use crate::codec::range_error::RangeError;
 use forge_ir::{Format, from_e4m3};
 use half::f16;
 use std::sync::LazyLock;

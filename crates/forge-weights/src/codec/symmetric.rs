@@ -1,10 +1,11 @@
 //! Encodes `q8_0`, `q5_0` and `q4_0` with weighted errors: the scale of each block is the one with the least
 //! weighted sum of squared errors that a search finds.
 
-use crate::affine_levels::AffineLevels;
-use crate::codec::{RangeError, code_of};
-use crate::codes::{block_bytes, pack};
-use crate::weighted_fit::{WeightedGroup, fit_symmetric};
+use crate::codec::affine_levels::AffineLevels;
+use crate::codec::codes::{block_bytes, pack};
+use crate::codec::range_error::RangeError;
+use crate::codec::rounding::code_of;
+use crate::codec::weighted_fit::{WeightedGroup, fit_symmetric};
 use forge_ir::{BLOCK, Bits};
 use half::f16;
 
