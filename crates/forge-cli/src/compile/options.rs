@@ -1,11 +1,11 @@
 //! Planner options from command-line arguments, and the command line that reproduces a crate.
 
 use crate::arguments::{CALIBRATE_TOKENS, Certify, CompileArguments};
-use crate::auto;
 use crate::checkpoint::Directory;
 use crate::error::Error;
-use crate::format_names::{QuantName, cache_format, named};
-use crate::mix::Mix;
+use crate::quantize::auto;
+use crate::quantize::format_names::{QuantName, cache_format, named};
+use crate::quantize::mix::Mix;
 use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -5,11 +5,13 @@
 //! the device. `forge-sim` replays each dispatch from the source of kernels.metal. The logits are compared
 //! with the reference, and faults are reported by kernel and line.
 
+mod memory_traffic;
+
 use crate::build::BuildFeatures;
-use crate::compile::REPORT;
+use crate::compile::output::MARKER;
+use crate::compile::pipeline::REPORT;
 use crate::error::Error;
-use crate::output::MARKER;
-use crate::{build, doctor, memory_traffic, terminal};
+use crate::{build, install_advice, terminal};
 use forge_report::{Measurement, Verdict};
 use forge_sim::{Counters, Fault, Program, ReadKind, Recording, Replay, Report, Weights};
 use serde::Deserialize;
@@ -68,8 +70,9 @@ pub(crate) fn command(
     }
     let golden = golden(directory)?;
     let text = read(&directory.join("src/kernels.metal"))?;
-    let kernels = Program::compile(&text)
-        .map_err(|error| Error::other(format!("{error}\n(to install clang: {})", doctor::clang_advice())))?;
+    let kernels = Program::compile(&text).map_err(|error| {
+        Error::other(format!("{error}\n(to install clang: {})", install_advice::clang_advice()))
+    })?;
     let program = match program {
         Some(program) => program.to_owned(),
         None => build::build(directory, None, BuildFeatures::NoServer)?,

@@ -1,6 +1,6 @@
 //! The steps of a report: commands of the model's program, and what is compared between their results.
 
-use crate::report::options::ReportOptions;
+use crate::commands::report::options::ReportOptions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

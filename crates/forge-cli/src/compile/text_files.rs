@@ -3,7 +3,7 @@
 //! They are validated with the runtime's own parsers, so a crate that compiles can load them.
 
 use crate::checkpoint::Directory;
-use crate::compile::PlannedModel;
+use crate::compile::plan::PlannedModel;
 use crate::error::Error;
 use crate::terminal;
 use forge_frontend::{Checkpoint, LoadedCheckpoint};

@@ -7,9 +7,9 @@
 
 use crate::arguments::CompileArguments;
 use crate::checkpoint::Directory;
+use crate::compile::text_files;
 use crate::error::Error;
 use crate::terminal;
-use crate::text_files;
 use forge_frontend::LoadedCheckpoint;
 use forge_ir::units::grouped;
 use forge_ir::{Graph, ImportanceMatrix};

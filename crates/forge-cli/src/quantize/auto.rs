@@ -14,10 +14,10 @@
 //! exact tensor name, placed before the user's. Matrices that the user overrides keep that format, and their
 //! bits count towards the budget. The choice depends only on the checkpoint and the options.
 
-use crate::calibration::Calibration;
 use crate::checkpoint::Directory;
 use crate::error::Error;
-use crate::sensitivity;
+use crate::quantize::calibration::Calibration;
+use crate::quantize::sensitivity;
 use crate::terminal;
 use forge_frontend::LoadedCheckpoint;
 use forge_ir::{Diagnostic, Format, Graph, Packed, WeightRows};

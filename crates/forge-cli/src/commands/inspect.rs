@@ -2,9 +2,9 @@
 
 use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
-use crate::compile;
+use crate::compile::ignored_tensors;
+use crate::compile::plan::plan;
 use crate::error::Error;
-use crate::ignored_tensors;
 use crate::terminal;
 use forge_frontend::{Checkpoint, StoredMatrices, Tensors};
 use forge_ir::units::{grouped, size};
@@ -19,26 +19,26 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
     let text = match stage {
         Stage::Checkpoint => checkpoint(arguments, as_json)?,
         Stage::Graph => {
-            let planned = compile::plan(arguments)?;
+            let planned = plan(arguments)?;
             let graph = &planned.opened.graph;
             if as_json { format!("{:#}\n", json!(**graph)) } else { graph.to_string() }
         }
         Stage::Plan if arguments.chip.as_deref() == Some(EVERY_CHIP) => {
-            let plan = compile::plan(&CompileArguments { chip: None, ..arguments.clone() })?.plan;
+            let plan = plan(&CompileArguments { chip: None, ..arguments.clone() })?.plan;
             let forecasts = || Chip::ALL.iter().map(|chip| Forecast::of(&plan, chip).to_json());
             if as_json { format!("{:#}\n", forecasts().collect::<Value>()) } else { chip_table(&plan) }
         }
         Stage::Plan if arguments.chip.is_some() => {
-            let planned = compile::plan(arguments)?;
+            let planned = plan(arguments)?;
             let forecast = Forecast::of(&planned.plan, planned.chip());
             if as_json { format!("{:#}\n", forecast.to_json()) } else { forecast.to_string() }
         }
         Stage::Plan => {
-            let plan = compile::plan(arguments)?.plan;
+            let plan = plan(arguments)?.plan;
             if as_json { format!("{:#}\n", plan.to_json()) } else { plan.to_string() }
         }
         Stage::Kernels => {
-            let plan = compile::plan(arguments)?.plan;
+            let plan = plan(arguments)?.plan;
             let header = format!("{}: every kernel that this model uses, and no other.", plan.model.name);
             match as_json {
                 true => format!("{:#}\n", json!(plan.kernels.iter().map(|kernel| json!({"name": kernel.name, "spec": kernel.spec, "signature": forge_planner::signature(&kernel.decl), "text": kernel.text})).collect::<Vec<_>>())),

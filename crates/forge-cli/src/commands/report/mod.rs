@@ -8,13 +8,14 @@ mod redact;
 mod steps;
 mod system;
 
-pub(crate) use crate::report::options::ReportOptions;
+pub(crate) use crate::commands::report::options::ReportOptions;
 
 use crate::arguments::CompileArguments;
+use crate::commands::report::redact::Redactor;
+use crate::commands::report::steps::{Program, Status, Step};
+use crate::commands::run;
 use crate::error::Error;
-use crate::report::redact::Redactor;
-use crate::report::steps::{Program, Status, Step};
-use crate::{run, terminal};
+use crate::terminal;
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! `forge doctor`: reports the installed tools and devices, and how to install missing ones.
 
 use crate::error::Error;
+use crate::install_advice::{clang_advice, ptx_advice};
 use crate::terminal;
 use std::process::Command;
 
@@ -70,24 +71,6 @@ pub(crate) fn doctor() -> Result<(), Error> {
     }
     terminal::print(&text)?;
     if well { Ok(()) } else { Err(Error::Reported(1)) }
-}
-
-/// How to install clang.
-pub(crate) fn clang_advice() -> &'static str {
-    if cfg!(target_os = "macos") {
-        "xcode-select --install"
-    } else {
-        "sudo apt-get install clang-19 (or any clang from 15 on)"
-    }
-}
-
-/// How to install a clang with the NVPTX target, which Apple's lacks.
-pub(crate) fn ptx_advice() -> &'static str {
-    if cfg!(target_os = "macos") {
-        "brew install llvm, and put its clang on the path"
-    } else {
-        "sudo apt-get install clang-19 (or any clang from 15 on)"
-    }
 }
 
 fn version(program: &str, arguments: &[&str]) -> Option<String> {

@@ -6,9 +6,11 @@
 use crate::arguments::CompileArguments;
 use crate::build::BuildFeatures;
 use crate::checkpoint::Directory;
+use crate::compile::options;
+use crate::compile::output::MARKER;
+use crate::compile::pipeline::compile;
 use crate::error::Error;
-use crate::output::MARKER;
-use crate::{build, compile, options, terminal};
+use crate::{build, terminal};
 use forge_frontend::Checkpoint;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ pub(crate) fn prepare(
     } else {
         let runtime = arguments.runtime.clone().map_or_else(|| shared_runtime(&cache), Ok)?;
         let arguments = CompileArguments { runtime: Some(runtime), ..arguments.clone() };
-        compile::compile(&arguments, &crate_directory, true)?;
+        compile(&arguments, &crate_directory, true)?;
     }
     let started = std::time::Instant::now();
     let program = build::build(&crate_directory, Some(&cache.join("target")), features)?;

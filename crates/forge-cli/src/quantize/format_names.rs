@@ -1,7 +1,7 @@
 //! Parses number format names: any case, llama.cpp's mixes, unsupported formats and typos.
 
 use crate::error::Error;
-use crate::mix::Mix;
+use crate::quantize::mix::Mix;
 use forge_ir::{Blocks, Format};
 use forge_planner::Quant;
 use strsim::osa_distance;
