@@ -6,7 +6,7 @@
 
 use crate::cli::arguments::Chat;
 use crate::cli::command::{Command, Context};
-use crate::cli::generate::{read_prompt, show, summary};
+use crate::cli::commands::generate::{read_prompt, show, summary};
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_error};
 use crate::session::generation::{FinishReason, GenerationParams};
 use crate::session::session::{Generated, Session, missing_chat_template};

@@ -148,7 +148,7 @@ impl Command for Perplexity {
 fn read(command: &Perplexity) -> Result<String, Error> {
     let path = &command.file;
     if path.as_os_str() == "-" {
-        return crate::cli::generate::read_prompt("-");
+        return crate::cli::commands::generate::read_prompt("-");
     }
     std::fs::read_to_string(path).map_err(|error| Error::usage(format!("{}: {error}", path.display())))
 }

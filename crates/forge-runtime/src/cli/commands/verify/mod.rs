@@ -4,9 +4,11 @@
 //! quantized weights the default is int8 activations. Their logits are then compared with those of the same
 //! device in f32, unless `--f32-activations` is given.
 
-use crate::cli::activations::{Divergence, all_logits};
+mod activations;
+
 use crate::cli::arguments::Verify;
 use crate::cli::command::{Command, Context};
+use crate::cli::commands::verify::activations::{Divergence, all_logits};
 use crate::cli::output::{Outcome, print, print_json};
 use crate::engine::golden::Golden;
 use crate::load::{DeviceKind, LoadOptions};
