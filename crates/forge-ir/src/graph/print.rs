@@ -1,13 +1,12 @@
 //! Prints the graph as stable text, with shapes next to names. Consecutive equal layers are printed once.
 
-use crate::blocks::Blocks;
-use crate::graph::{Body, Node, Op, ParamId, ParamKind};
-use crate::routing::{Experts, Routing};
-use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
-use crate::validate::Graph;
-use crate::weight::WeightSlice;
-use forge_ops::LongContext;
-use forge_ops::{Gating, Groups};
+use crate::graph::draft::{Body, Node, Op, ParamId, ParamKind};
+use crate::graph::routing::{Experts, Routing};
+use crate::graph::state::{Cache, ConvState, LatentCache, RecurrentState, State};
+use crate::validate::graph::Graph;
+use crate::weights::blocks::Blocks;
+use crate::weights::weight::WeightSlice;
+use forge_ops::{Gating, Groups, LongContext, Pairing};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -68,7 +67,7 @@ impl Graph {
         writeln!(f, "body {}", body.name)?;
         let example = self.applications().find(|apply| apply.body.0 == index);
         for (param_index, param) in body.params.iter().enumerate() {
-            let id = crate::ParamId(param_index);
+            let id = ParamId(param_index);
             match &param.kind {
                 ParamKind::Weight(shape) => {
                     let weight =
@@ -120,7 +119,7 @@ impl Graph {
 
 /// A node as a formula, such as `linear(%1, query) + query_bias`.
 fn expression(body: &Body, node: &Node) -> String {
-    let name = |param: crate::ParamId| body.params[param.0].name.as_str();
+    let name = |param: ParamId| body.params[param.0].name.as_str();
     let values: Vec<String> = node.inputs.iter().map(|value| format!("%{}", value.0)).collect();
     let x = values.join(", ");
     match &node.op {
@@ -142,8 +141,8 @@ fn expression(body: &Body, node: &Node) -> String {
         }
         Op::Rope { heads, width, rope } => {
             let pairing = match rope.pairing {
-                crate::Pairing::Half => "half",
-                crate::Pairing::Interleaved => "interleaved",
+                Pairing::Half => "half",
+                Pairing::Interleaved => "interleaved",
             };
             let pairs = rope.frequencies.len();
             let (first, last) = (rope.frequencies.first(), rope.frequencies.last());

@@ -2,9 +2,9 @@
 //!
 //! Each function returns the width of a node's result, or an error.
 
-use crate::graph::{Body, ParamId};
-use crate::shape_check::shape;
-use crate::state::RecurrentState;
+use crate::graph::draft::{Body, ParamId};
+use crate::graph::state::RecurrentState;
+use crate::validate::shape_check::shape;
 
 /// Width of a convolution over `x` channels.
 pub(crate) fn convolve(body: &Body, [taps, conv_state]: [ParamId; 2], x: usize) -> Result<usize, String> {

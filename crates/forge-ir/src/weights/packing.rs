@@ -1,7 +1,7 @@
 //! The plan of the weight file: which weights become which tensors. The planner makes it, the weight writer
 //! carries it out, and the reader inverts it.
 
-use crate::graph::WeightId;
+use crate::graph::draft::WeightId;
 use forge_ops::Format;
 use serde::Serialize;
 

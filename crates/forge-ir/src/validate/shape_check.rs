@@ -1,8 +1,8 @@
-//! Checks an operation's inputs and computes the width of its result. Operations of `latent`, `recurrent` and
+//! Checks an operation's inputs and computes the width of its result. Operations of `mla`, `recurrent` and
 //! `routing` are checked there.
 
-use crate::graph::{Body, Op, ParamId, ParamKind};
-use crate::{mla, recurrent, routing};
+use crate::graph::draft::{Body, Op, ParamId, ParamKind};
+use crate::validate::{mla, recurrent, routing};
 use forge_ops::{LongContext, RopeParameters};
 
 /// Widths of the values of a validated body.

@@ -1,7 +1,7 @@
 //! Weights: a tensor of the checkpoint, a slice of one, or a stack of several.
 
-use crate::blocks::Blocks;
-use crate::encoding::Encoding;
+use crate::weights::blocks::Blocks;
+use crate::weights::encoding::Encoding;
 use forge_ops::Format;
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! State that a slot keeps between rows, and its size.
 
-use crate::graph::{Body, ParamId, ParamKind};
+use crate::graph::draft::{Body, ParamId, ParamKind};
 use serde::Serialize;
 
 /// State that a slot keeps between rows.

@@ -1,9 +1,9 @@
 //! Graph data: the model, bodies, operations, and the bindings of applications. See the crate documentation
 //! for semantics.
 
-use crate::routing::{Experts, Routing};
-use crate::state::State;
-use crate::weight::Weight;
+use crate::graph::routing::{Experts, Routing};
+use crate::graph::state::State;
+use crate::weights::weight::Weight;
 use forge_ops::{Activation, RopeParameters};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 //! The weight writer and the reference read weights through this trait, whichever the source.
 
 use crate::diagnostic::Diagnostic;
-use crate::graph::WeightId;
+use crate::graph::draft::WeightId;
 use std::ops::Range;
 
 /// Dequantized rows of a graph's weights. Methods are called from many threads, for a few rows at a time.

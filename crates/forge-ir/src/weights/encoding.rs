@@ -5,7 +5,7 @@
 //! products of integers or small floats with a scale of 16 bits are exact. The tensors are named after the
 //! module, as in `layers.0.mlp.up_proj.weight_scale`; an [`Encoding`] has the last parts of these names.
 
-use crate::small_float::{from_bf16, from_e4m3, from_e8m0, from_f16};
+use crate::weights::small_float::{from_bf16, from_e4m3, from_e8m0, from_f16};
 use serde::Serialize;
 
 /// How a checkpoint stores a quantized matrix.

@@ -4,7 +4,7 @@
 //! squared error of the output is the sum of e² · E\[x²\] over columns. E\[x²\] is the *importance* of a column,
 //! as in llama.cpp's importance matrices (imatrix).
 
-use crate::{Weight, WeightSlice};
+use crate::weights::weight::{Weight, WeightSlice};
 use std::collections::BTreeMap;
 
 /// Squared inputs of a matrix's columns, summed over tokens.

@@ -6,8 +6,8 @@
 //!
 //! Each function returns the width of a node's result, or an error.
 
-use crate::graph::{Body, ParamId};
-use crate::state::LatentCache;
+use crate::graph::draft::{Body, ParamId};
+use crate::graph::state::LatentCache;
 
 /// Width of a per-head linear layer: each head's matrix times its part of an input of width `x`.
 pub(crate) fn per_head_linear(
