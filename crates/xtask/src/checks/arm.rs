@@ -1,8 +1,8 @@
 //! `cargo xtask arm`: runs the CPU device's tests for 64-bit ARM in QEMU, which supports all instruction set extensions. The
 //! results are checked as on any machine; the speed is meaningless.
 
-use crate::races::TESTS;
-use crate::test::run;
+use crate::checks::races::TESTS;
+use crate::checks::test::run;
 use std::process::Command;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";

@@ -1,7 +1,7 @@
 //! `cargo xtask darwin`: checks code that only compiles for macOS and iOS, on any system. It lints the runtime, lints and links the
 //! programs of all models for macOS, and lints and links an app's library for iOS. Nothing is executed.
 
-use crate::test::cargo;
+use crate::checks::test::cargo;
 
 const TARGETS: [&str; 2] = ["aarch64-apple-darwin", "aarch64-apple-ios"];
 

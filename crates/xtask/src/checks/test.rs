@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all checks that a change must pass, fastest first.
 
-use crate::durations::Durations;
+use crate::checks::durations::Durations;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;

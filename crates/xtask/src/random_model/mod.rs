@@ -4,38 +4,16 @@
 //! name, so the values depend neither on the order of tensors nor on the number of shards. Values are bf16, scaled so that
 //! activations neither vanish nor grow with depth.
 
-use forge_frontend::{DummyWeights, Options, read_model};
-use forge_ir::{Diagnostic, Experts, Op, ParamId, Weight};
+mod tensors;
+mod tokenizer;
+
+use crate::random_model::tensors::{Tensor, tensors};
+use crate::random_model::tokenizer::tokenizer;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
-
-/// Name, shape and value distribution of a tensor.
-struct Tensor {
-    name: String,
-    shape: Vec<usize>,
-    mean: f32,
-    deviation: f32,
-    /// Whether later rows have smaller values, so that experts are not equally likely.
-    is_skewed: bool,
-}
-
-/// Factor of the last row of a skewed tensor; the factor of the first row is 1.
-const LAST_ROW_FACTOR: f32 = 0.1;
-
-impl Tensor {
-    /// The standard deviation of a row.
-    fn deviation_of(&self, row: usize) -> f32 {
-        let last = (self.shape[0] - 1).max(1) as f32;
-        if self.is_skewed {
-            self.deviation * (1.0 - (1.0 - LAST_ROW_FACTOR) * row as f32 / last)
-        } else {
-            self.deviation
-        }
-    }
-}
 
 /// Writes a checkpoint for a configuration file, or for a Llama with 1.1B parameters. With `skewed`, routers select some
 /// experts more often.
@@ -95,86 +73,6 @@ fn billion() -> Value {
         "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": null, "hidden_act": "silu",
         "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
     })
-}
-
-/// The tensors that the frontend requests, with distributions that depend on their use in the graph.
-fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
-    let to_message = |faults: Vec<Diagnostic>| {
-        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        faults.join("\n")
-    };
-    let options = Options::default();
-    let shapes = DummyWeights::new(&config.to_string(), &options).map_err(to_message)?;
-    let graph = read_model(&shapes, &options).map_err(to_message)?.graph;
-    let mut spreads = vec![None; graph.weights.len()];
-    let mut routers = BTreeSet::new();
-    for apply in graph.applications() {
-        let body = graph.body(apply);
-        for route in body.nodes.iter().filter(|node| is_skewed && matches!(node.op, Op::Route(_))) {
-            // Inputs precede node outputs.
-            let logits = route.inputs[0].0.checked_sub(1).map(|node| &body.nodes[node].op);
-            if let Some(Op::Linear { weight, .. }) = logits {
-                routers.extend(apply.weight(body, *weight).map(|id| id.0));
-            }
-        }
-        for node in &body.nodes {
-            let used = match &node.op {
-                Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
-                Op::PositionEmbedding { table } => vec![(*table, (0.0, 0.1))],
-                Op::LayerNorm { gain, bias, .. } => {
-                    [(*gain, (1.0, 0.1))].into_iter().chain(bias.map(|bias| (bias, (0.0, 0.1)))).collect()
-                }
-                Op::RmsNorm { gain, .. } => gain.map(|gain| (gain, (1.0, 0.1))).into_iter().collect(),
-                Op::ScaleBy { factor } => vec![(*factor, (1.0, 0.1))],
-                Op::Linear { weight, bias } => {
-                    let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
-                    let bias = bias.map(|bias| (bias, (0.0, 0.1)));
-                    [(*weight, (0.0, 1.0 / (columns as f32).sqrt()))].into_iter().chain(bias).collect()
-                }
-                Op::PerHeadLinear { weight, .. } => {
-                    let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
-                    vec![(*weight, (0.0, 1.0 / (columns as f32).sqrt()))]
-                }
-                Op::Convolve { taps, conv_state } => {
-                    let count = body.conv_state(*conv_state).map_or(1, |state| state.rows + 1);
-                    vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
-                }
-                Op::DeltaRule { a_log, dt_bias, .. } => vec![(*a_log, (-1.0, 0.5)), (*dt_bias, (0.0, 0.5))],
-                Op::Route(routing) => {
-                    let correction = routing.correction.map(|correction| (correction, (0.0, 0.1)));
-                    correction.into_iter().chain(routing.scale.map(|scale| (scale, (1.0, 0.1)))).collect()
-                }
-                Op::Attention { sinks, .. } => sinks.map(|sinks| (sinks, (0.0, 1.0))).into_iter().collect(),
-                Op::Experts(Experts { gate, up, down, biases, .. }) => {
-                    let of = |param: &ParamId| {
-                        let columns =
-                            apply.weight(body, *param).map_or(1, |id| graph.weights[id.0].columns());
-                        (*param, (0.0, 1.0 / (columns as f32).sqrt()))
-                    };
-                    let biases = biases.iter().flatten().map(|bias| (*bias, (0.0, 0.1)));
-                    [gate, up, down].map(of).into_iter().chain(biases).collect()
-                }
-                _ => Vec::new(),
-            };
-            for (param, spread) in used {
-                if let Some(id) = apply.weight(body, param) {
-                    // The first use counts: a tied head is an embedding.
-                    spreads[id.0].get_or_insert(spread);
-                }
-            }
-        }
-    }
-    let tensors = |(index, weight): (usize, &Weight)| -> Vec<Tensor> {
-        let (mean, deviation) = spreads[index].unwrap_or((0.0, 1.0));
-        let mean = if weight.plus_one { mean - 1.0 } else { mean };
-        let is_skewed = routers.contains(&index);
-        let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation, is_skewed };
-        weight.tensors().map(tensor).collect()
-    };
-    // The first weight of a fused tensor determines its distribution.
-    let mut seen = BTreeSet::new();
-    let weights = graph.weights.iter().enumerate();
-    Ok(weights.flat_map(tensors).filter(|tensor| seen.insert(tensor.name.clone())).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {
@@ -254,39 +152,11 @@ impl Random {
     }
 }
 
-/// A tokenizer of any vocabulary size: one token per byte, two special tokens, and filler words.
-fn tokenizer(config: &Value) -> Value {
-    let size = config["vocab_size"].as_u64().unwrap_or(512) as usize;
-    // Byte-level tokenizers represent each byte as a printable character.
-    let printable = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let mut spare = 256;
-    let mut vocabulary = Map::new();
-    for byte in 0..256u32 {
-        let code = if printable(byte) { byte } else { spare };
-        spare += u32::from(!printable(byte));
-        vocabulary.insert(char::from_u32(code).unwrap_or(' ').to_string(), Value::from(byte));
-    }
-    for id in 258..size {
-        vocabulary.insert(format!("Ġword{id}"), Value::from(id));
-    }
-    let special = |id: usize, content: &str| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [special(256, "<|begin|>"), special(257, "<|end|>")],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        "post_processor": {"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [256], "tokens": ["<|begin|>"]}}},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
-            "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocabulary, "merges": []},
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random_model::tensors::LAST_ROW_FACTOR;
+    use forge_frontend::{Options, read_model};
     use std::collections::BTreeSet;
 
     /// All configurations of the repository: of test models and of real shapes.

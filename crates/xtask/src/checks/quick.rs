@@ -3,7 +3,7 @@
 //! The packages whose files differ from the last commit (or, without such files, from the one before it) are formatted
 //! and linted. Their tests run, and those of the packages that depend on them, except for [`SLOW`] programs.
 
-use crate::test::{cargo, timed_tests};
+use crate::checks::test::{cargo, timed_tests};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `cargo xtask races`: runs the CPU device's tests under ThreadSanitizer. The standard library is instrumented too, because
 //! uninstrumented synchronization causes false positives.
 
-use crate::test::run;
+use crate::checks::test::run;
 use std::process::Command;
 
 /// A target that supports ThreadSanitizer.
