@@ -7,7 +7,7 @@
 //! of the sum.
 
 use crate::fuse::list::{Fused, Kind, NormAdd, Value};
-use crate::fuse::rules::residual::{Sum, last_sum};
+use crate::fuse::rules::matmul::residual::{Sum, last_sum};
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     multiply(list) || add(list)

@@ -6,7 +6,7 @@
 //! same epsilon or none. Values are normalized, without a gain, only if queries and keys are.
 
 use crate::fuse::list::{Fused, Kind, Operation, RopeAppend, Value};
-use crate::fuse::rules::trace_qkv::heads;
+use crate::fuse::rules::attention::trace_qkv::heads;
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
@@ -67,7 +67,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::qkv;
+    use crate::fuse::rules::attention::qkv;
     use crate::fuse::rules::tests::{Attention, NORMED, Values, attention, text};
 
     #[test]

@@ -75,8 +75,8 @@ fn fits(list: &Fused, place: usize) -> Option<(&'static str, Vec<Part>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::mla_append;
-    use crate::fuse::rules::mla_append::tests::mixer;
+    use crate::fuse::rules::mla::mla_append;
+    use crate::fuse::rules::mla::mla_append::tests::mixer;
     use crate::fuse::rules::tests::text;
     use forge_ir::Format;
 

@@ -25,7 +25,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 mod tests {
     use super::*;
     use crate::fuse::list::UnaryOp;
-    use crate::fuse::rules::residual;
+    use crate::fuse::rules::matmul::residual;
     use crate::fuse::rules::tests::{list, projection, text};
     use forge_ir::Activation;
 

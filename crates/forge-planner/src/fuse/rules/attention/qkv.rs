@@ -7,7 +7,7 @@
 //! columns of a wider row.
 
 use crate::fuse::list::{Fused, Kind, Linear, Operation, Value};
-use crate::fuse::rules::trace_qkv::heads;
+use crate::fuse::rules::attention::trace_qkv::heads;
 use forge_ir::ParamId;
 
 pub(crate) fn rewrite(list: &mut Fused) -> bool {

@@ -27,7 +27,7 @@ pub(crate) fn rewrite(list: &mut Fused) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::delta_net;
+    use crate::fuse::rules::recurrent::delta_net;
     use crate::fuse::rules::tests::text;
 
     #[test]

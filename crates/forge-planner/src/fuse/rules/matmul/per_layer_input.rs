@@ -49,8 +49,8 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
 mod tests {
     use super::*;
     use crate::fuse::list::UnaryOp;
+    use crate::fuse::rules::matmul::unary_epilogue;
     use crate::fuse::rules::tests::{list, projection, text};
-    use crate::fuse::rules::unary_epilogue;
 
     fn gate(of: &[usize]) -> Fused {
         list(

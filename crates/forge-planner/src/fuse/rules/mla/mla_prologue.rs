@@ -42,8 +42,8 @@ pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::mla_append;
-    use crate::fuse::rules::mla_append::tests::mixer;
+    use crate::fuse::rules::mla::mla_append;
+    use crate::fuse::rules::mla::mla_append::tests::mixer;
     use crate::fuse::rules::tests::text;
     use forge_ir::{Param, ParamKind, State};
 

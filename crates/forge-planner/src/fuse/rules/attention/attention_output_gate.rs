@@ -96,8 +96,9 @@ fn plain(list: &Fused, place: usize) -> Option<&Linear> {
 mod tests {
     use super::*;
     use crate::fuse::list::Operation;
+    use crate::fuse::rules::attention::{attention_prologue, qkv, rope_append};
+    use crate::fuse::rules::matmul::unary_epilogue;
     use crate::fuse::rules::tests::{Attention, attention, attention_body, text};
-    use crate::fuse::rules::{attention_prologue, qkv, rope_append, unary_epilogue};
     use forge_ir::{Format, ParamId};
 
     /// Attention whose output is multiplied by the sigmoid of a projection.

@@ -8,7 +8,7 @@
 //! keys), the prepared heads fit in threadgroup memory, and only attention reads them.
 
 use crate::fuse::list::{Fused, Kind, KvSource, RopeAppend};
-use crate::fuse::rules::trace_qkv::{Queries, queries};
+use crate::fuse::rules::attention::trace_qkv::{Queries, queries};
 use forge_ir::Body;
 
 pub(crate) fn rewrite(list: &mut Fused, body: &Body) -> bool {
@@ -61,8 +61,8 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse::rules::attention::{qkv, rope_append};
     use crate::fuse::rules::tests::{Attention, NORMED, attention, attention_body, text, without_rope};
-    use crate::fuse::rules::{qkv, rope_append};
 
     #[test]
     fn rope_and_norms_are_fused_into_attention() {

@@ -183,7 +183,7 @@ fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::rules::gate_up;
+    use crate::fuse::rules::matmul::gate_up;
     use crate::fuse::rules::tests::{list, projection, routed, text};
     use forge_ir::Format;
 
