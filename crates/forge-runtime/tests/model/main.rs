@@ -3,23 +3,23 @@
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
 use runtime::cpu::simd::isa::Isa;
-use runtime::device::{Binding, Kernel, Pass, Schedule};
 use runtime::engine::golden::Golden;
 use runtime::engine::{Engine, Output, OutputKind, Row};
 use runtime::error::Error;
-use runtime::measure::recorder::Recorder;
 use runtime::weights::WeightFile;
-use serde_json::json;
 use support::reference::Reference;
 use tempfile::TempDir;
 
 #[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../tiny/kernels.rs"]
+#[path = "../../tiny/kernels.rs"]
 mod kernels;
 #[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../tiny/model.rs"]
+#[path = "../../tiny/model.rs"]
 mod model;
+mod recording;
+#[path = "../support/mod.rs"]
 mod support;
+mod weight_file;
 use model::Tiny;
 
 fn weights(folder: &TempDir) -> WeightFile {
@@ -306,116 +306,4 @@ fn golden_sequences_are_measured_in_standard_deviations() {
     let sequence = &Golden::read(&path).unwrap().sequences[0];
     assert_eq!(sequence.distance(&[f32::NAN; 50]).unwrap().worst, f64::INFINITY);
     assert!(sequence.distance(&[0.0; 49]).is_err());
-}
-
-/// Counts the commands of a pass.
-struct Counter {
-    dispatches: u32,
-    barriers: u32,
-}
-
-impl Pass for Counter {
-    fn gpu_cores(&self) -> u32 {
-        0
-    }
-
-    fn dispatch(&mut self, _: &'static Kernel, _: &[Binding], _: &[u32], _: [u32; 3]) {
-        self.dispatches += 1;
-    }
-
-    fn barrier(&mut self) {
-        self.barriers += 1;
-    }
-}
-
-#[test]
-fn a_recording_has_all_device_commands() {
-    let folder = tempfile::tempdir().unwrap();
-    let weights = weights(&folder);
-    let tiny = Tiny::load(&weights, 16, 1).unwrap();
-    let mut counter = Counter { dispatches: 0, barriers: 0 };
-    tiny.forward(&mut counter, &tiny.layout().rows(Schedule::Decode, 1, 1));
-    tiny.head(&mut counter, Schedule::Decode, &tiny.layout().logit_rows(1, false));
-    let cost = model::INFO.decode;
-    assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
-
-    let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
-    let mut engine = Engine::new(tiny, recorder, 16, 1);
-    engine.run_tokens(0, &[3, 4, 5], Output::Nothing).unwrap();
-    engine.device().label(0, "the first three");
-    let fed = engine.run_tokens(0, &[6], Output::Logits).unwrap();
-    assert_eq!(fed.logits, [vec![0.0; 50]]);
-    engine.device().describe_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
-    let recording = engine.into_device().finish();
-    assert_eq!(recording["buffers"]["weights"]["bytes"], weights.bytes());
-    let passes = recording["passes"].as_array().unwrap();
-    assert_eq!(passes.len(), 2);
-    assert_eq!(passes[0]["label"], "the first three");
-    assert_eq!(passes[0]["reads"], json!([]));
-    assert_eq!(passes[0]["writes"][0], json!({ "buffer": "rows", "offset": 0, "words": [3, 4, 5] }));
-    assert_eq!(passes[1]["writes"][2]["words"], json!([3]));
-    assert_eq!(
-        passes[1]["reads"],
-        json!([{ "buffer": "scratch", "offset": 11520, "bytes": 200,
-                 "what": { "logits": { "sequence": 0, "position": 3 } } }])
-    );
-    let commands = passes[1]["commands"].as_array().unwrap();
-    assert_eq!(commands.len() as u32, counter.dispatches + counter.barriers);
-    assert_eq!(commands[1], json!({ "barrier": {} }));
-    let embed = &commands[0]["dispatch"];
-    assert_eq!(embed["kernel"], "embed");
-    assert_eq!(
-        (&embed["scalars"], &embed["groups"], &embed["threads"]),
-        (&json!([1]), &json!([1, 1, 1]), &json!(64))
-    );
-    assert_eq!(
-        embed["bindings"][3],
-        json!({ "buffer": "scratch", "offset": 0, "bytes": 1280, "written": true })
-    );
-    assert_eq!(embed["bindings"][0]["buffer"], "weights");
-}
-
-#[test]
-fn rejects_weight_files_of_other_models() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("weights.safetensors");
-    let open = || match WeightFile::open(&path) {
-        Err(failure) => failure.to_string(),
-        Ok(file) => match Tiny::load(&file, 8, 1) {
-            Err(failure) => failure.to_string(),
-            Ok(_) => "nothing wrong".to_owned(),
-        },
-    };
-    assert!(open().contains("weights.safetensors: cannot be opened"), "{}", open());
-    Reference::new().write_weights(&path);
-    assert_eq!(open(), "nothing wrong");
-    let whole = std::fs::read(&path).unwrap();
-    let header = |from: &str, to: &str| {
-        let text = String::from_utf8(whole[8..16384].to_vec()).unwrap();
-        assert!(text.contains(from) && from.len() == to.len());
-        [&whole[..8], text.replacen(from, to, 1).as_bytes(), &whole[16384..]].concat()
-    };
-    for (bytes, part) in [
-        (whole[..whole.len() - 1].to_vec(), "not a complete safetensors file"),
-        (whole[..20].to_vec(), "not a complete safetensors file"),
-        (Vec::new(), "weights.safetensors: "),
-        (header("layers.1.down.codes", "layers.1.down.codex"), "tensor `layers.1.down.codes` is missing"),
-        (
-            header(r#""layers.0.qkv.codes":{"dtype":"U8""#, r#""layers.0.qkv.codes":{"dtype":"I8""#),
-            "tensor `layers.0.qkv.codes` is I8 [80, 32], but the program expects U8 [80, 32]",
-        ),
-        (
-            header("\"shape\":[50, 64]", "\"shape\":[64, 50]"),
-            "tensor `embed.codes` is I8 [64, 50], but the program expects I8 [50, 64]",
-        ),
-        (
-            [&(16384_u64 - 9).to_le_bytes(), &whole[8..16383], &whole[16384..]].concat(),
-            "is not a multiple of 64",
-        ),
-    ] {
-        std::fs::write(&path, bytes).unwrap();
-        let message = open();
-        assert!(message.contains(part), "{part}: {message}");
-        assert!(message.contains("weights.safetensors"), "{message}");
-    }
 }
