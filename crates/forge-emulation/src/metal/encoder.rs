@@ -1,12 +1,12 @@
 //! The compute command encoder. It validates bindings and dispatches like Metal's validation layer.
 
-use crate::buffer::{Buffer, RetainedBuffer};
-use crate::commands::{SharedCommandBuffer, Status};
 use crate::counters::labelled;
-use crate::foundation;
 use crate::gpu::{Command, Dispatch};
-use crate::library::Function;
-use crate::object::{Class, Id, methods};
+use crate::metal::buffer::{Buffer, RetainedBuffer};
+use crate::metal::commands::{SharedCommandBuffer, Status};
+use crate::metal::library::Function;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, methods};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

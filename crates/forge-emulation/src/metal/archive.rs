@@ -1,9 +1,9 @@
 //! Binary archives of pipelines: a set of kernels, in memory and as a file.
 
 use crate::counters::{labelled, report_violation};
-use crate::foundation;
-use crate::library::Function;
-use crate::object::{Class, Id, Object, methods};
+use crate::metal::library::Function;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, Object, methods};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! The runtime of blocks, Objective-C's closures: copies with a reference count.
 
 use crate::counters::{object_created, object_freed};
-use crate::object::Id;
+use crate::objc::object::Id;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
 

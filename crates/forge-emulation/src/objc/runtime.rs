@@ -1,8 +1,8 @@
 //! The Objective-C runtime functions that `objc2` calls when built for GNUstep, and `MTLCreateSystemDefaultDevice`.
 
-use crate::device;
 use crate::machine::has_message;
-use crate::object::{Class, Id, Method, Selector, close_pool, open_pool};
+use crate::metal::device;
+use crate::objc::object::{Class, Id, Method, Selector, close_pool, open_pool};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{LazyLock, Mutex};

@@ -1,12 +1,12 @@
 //! The command queue and its command buffers.
 
 use crate::counters::{committed, labelled, report_violation};
-use crate::device::SharedGpu;
-use crate::encoder;
-use crate::foundation;
 use crate::gpu::Command;
-use crate::object::{Class, Id, methods};
-use crate::residency::ResidencySet;
+use crate::metal::device::SharedGpu;
+use crate::metal::encoder;
+use crate::metal::residency::ResidencySet;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, methods};
 use std::cell::RefCell;
 use std::rc::Rc;
 

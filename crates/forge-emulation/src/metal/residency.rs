@@ -1,9 +1,9 @@
 //! Residency sets: checks that hosts commit the allocations that they add.
 
-use crate::buffer::RetainedBuffer;
 use crate::counters::{count, report_violation};
 use crate::machine::machine;
-use crate::object::{Class, Id, Object, methods};
+use crate::metal::buffer::RetainedBuffer;
+use crate::objc::object::{Class, Id, Object, methods};
 use std::cell::Cell;
 
 /// A residency set.

@@ -1,19 +1,19 @@
 //! The Metal device, which creates all other objects.
 
-use crate::archive;
-use crate::archive::PipelineDescriptor;
-use crate::blocks::call_pipeline_handler;
-use crate::buffer;
-use crate::commands;
 use crate::counters::{count, report_violation};
-use crate::data;
-use crate::foundation;
 use crate::gpu::Gpu;
-use crate::library;
-use crate::library::Function;
 use crate::machine::machine;
-use crate::object::{Class, Id, methods};
-use crate::residency;
+use crate::metal::archive;
+use crate::metal::archive::PipelineDescriptor;
+use crate::metal::buffer;
+use crate::metal::commands;
+use crate::metal::library;
+use crate::metal::library::Function;
+use crate::metal::residency;
+use crate::objc::blocks::call_pipeline_handler;
+use crate::objc::data;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, methods};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! Libraries, functions and pipelines: a compiled source and its kernels by name.
 
-use crate::device::SharedGpu;
-use crate::foundation;
 use crate::machine::{Matrices, machine};
-use crate::object::{Class, Id, methods};
+use crate::metal::device::SharedGpu;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, methods};
 use forge_sim::{Kernel, Program};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;

@@ -180,11 +180,11 @@ macro_rules! methods {
         |selector| match selector {
             $($name => {
                 extern "C-unwind" fn method(
-                    $receiver: $crate::object::Id,
-                    _: $crate::object::Selector
+                    $receiver: $crate::objc::object::Id,
+                    _: $crate::objc::object::Selector
                     $(, $argument: $type)*
                 ) $(-> $result)? $body
-                Some(method as $crate::object::Method)
+                Some(method as $crate::objc::object::Method)
             })*
             _ => None,
         }

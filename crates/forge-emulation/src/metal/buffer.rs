@@ -1,10 +1,10 @@
 //! Metal buffers: allocated by the device, or host memory bound without a copy.
 
 use crate::counters::labelled;
-use crate::device::SharedGpu;
-use crate::foundation;
 use crate::gpu::differing_words;
-use crate::object::{Class, Id, methods};
+use crate::metal::device::SharedGpu;
+use crate::objc::foundation;
+use crate::objc::object::{Class, Id, methods};
 use forge_sim::{BufferId, Memory};
 use std::cell::Cell;
 use std::ffi::c_void;

@@ -1,6 +1,6 @@
 //! Foundation classes that hosts use (strings, file URLs, errors), and the compile options of libraries.
 
-use crate::object::{Class, Id, Object, methods};
+use crate::objc::object::{Class, Id, Object, methods};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::ops::Deref;
