@@ -53,9 +53,6 @@ fn crates_depend_only_on_crates_below_them() {
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// Directories whose modules still import from above. An entry that is no longer needed is an error.
-const EXCEPTIONS: &[&str] = &["forge-ir/src", "forge-kernels/src", "forge-planner/src"];
-
 #[test]
 fn modules_do_not_import_from_higher_modules() {
     let mut found = Vec::new();
@@ -64,15 +61,9 @@ fn modules_do_not_import_from_higher_modules() {
         let mut sources = Sources::new();
         read_sources(&entry.path().join("src"), "", &mut sources);
         let imports = imports::from_above(&sources).into_iter();
-        found.extend(imports.map(|(file, path)| (format!("{name}/src/{file}"), path)));
+        found.extend(imports.map(|(file, path)| format!("{name}/src/{file}: {path}")));
     }
-    let exception = |file: &str| EXCEPTIONS.iter().find(|directory| Path::new(file).starts_with(directory));
-    let imports = found.iter().filter(|(file, _)| exception(file).is_none());
-    let imports: Vec<_> = imports.map(|(file, path)| format!("{file}: {path}")).collect();
-    assert!(imports.is_empty(), "imports from a parent module or lib.rs:\n{}", imports.join("\n"));
-    let is_clean = |directory: &&&str| found.iter().all(|(file, _)| exception(file) != Some(*directory));
-    let clean: Vec<_> = EXCEPTIONS.iter().filter(is_clean).collect();
-    assert!(clean.is_empty(), "no longer import from above, so remove them from EXCEPTIONS: {clean:?}");
+    assert!(found.is_empty(), "imports from a parent module or lib.rs:\n{}", found.join("\n"));
 }
 
 /// Reads the Rust files of a directory; `path` is its own, below `src`.

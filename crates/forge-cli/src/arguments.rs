@@ -1,6 +1,6 @@
 //! The command line of `forge`.
 
-use crate::format_names;
+use crate::quantize::format_names;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 

@@ -1,36 +1,24 @@
 //! `forge`: compiles a language model into a standalone Rust program.
 //!
-//! Only this crate touches disk and terminal. Each command is one file. Start reading at
-//! [`compile::compile`], the driver: it is the whole pipeline in one function.
+//! Only this crate touches disk and terminal. Each command is a file or directory of `commands`. Start reading
+//! at [`compile::pipeline::compile`], the driver: it is the whole pipeline in one function.
 
 mod arguments;
-mod auto;
 mod build;
-mod calibration;
 mod checkpoint;
+mod commands;
 mod compile;
-mod doctor;
 mod error;
 mod fetch;
-mod format_names;
-mod ignored_tensors;
-mod inspect;
-mod memory_traffic;
-mod mix;
-mod options;
-mod output;
+mod install_advice;
+mod quantize;
 #[cfg(test)]
 mod reference_page;
-mod report;
-mod run;
-mod sensitivity;
 mod terminal;
-mod text_files;
-mod verify;
 
 use crate::arguments::{Arguments, Command};
+use crate::commands::report::ReportOptions;
 use crate::error::Error;
-use crate::report::ReportOptions;
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
@@ -53,21 +41,21 @@ fn run() -> Result<(), Error> {
         // --help and --version are not errors.
         Err(help) => return crate::terminal::print(&help.render().ansi().to_string()),
     };
-    crate::output::clean_up_when_interrupted();
+    crate::compile::output::clean_up_when_interrupted();
     match arguments.command {
         Command::Compile { compile, out, force, json } => {
-            crate::compile::command(&compile, &out, force, json)
+            crate::commands::compile::command(&compile, &out, force, json)
         }
-        Command::Run { compile, program } => crate::run::command(&compile, &program),
-        Command::Inspect { compile, stage, json } => crate::inspect::command(&compile, stage, json),
+        Command::Run { compile, program } => crate::commands::run::command(&compile, &program),
+        Command::Inspect { compile, stage, json } => crate::commands::inspect::command(&compile, stage, json),
         Command::Verify { crate_directory, program, report, json } => {
-            crate::verify::command(&crate_directory, program.as_deref(), report, json)
+            crate::commands::verify::command(&crate_directory, program.as_deref(), report, json)
         }
         Command::Report { compile, device, out, minutes, quick, program } => {
             let options = ReportOptions { device, out, minutes, is_quick: quick, program };
-            crate::report::command(&compile, &options)
+            crate::commands::report::command(&compile, &options)
         }
-        Command::Doctor => crate::doctor::doctor(),
+        Command::Doctor => crate::commands::doctor::doctor(),
         Command::Completions { shell } => crate::terminal::print(&completions(shell)),
     }
 }

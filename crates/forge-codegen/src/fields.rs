@@ -1,8 +1,8 @@
 //! Declarations of weights and scratch buffers: name, type, and shape as a comment.
 
 use crate::kernels::matrix_type;
-use crate::model::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
+use crate::shapes::{attention_shape, experts_shape, feed_forward, latent_shape};
 use forge_ir::LatentCache;
 use forge_planner::{FieldKind, Plan, RowsOf, Scratch, Section};
 use serde::Serialize;

@@ -1,7 +1,8 @@
 //! Template context of the KV cache in `model.rs`: element type, capacity and sharing of each layer's cache.
 
-use crate::model::{mla_attention, of_layers};
+use crate::model::of_layers;
 use crate::names;
+use crate::shapes::mla_attention;
 use forge_ops::Format;
 use forge_planner::{Application, Plan, Ring};
 use serde::Serialize;

@@ -20,6 +20,7 @@ mod names;
 mod runtime_files;
 mod rust_expression;
 mod section;
+mod shapes;
 mod steps;
 
 pub use crate::crate_files::{CrateFiles, CrateOptions, LAYOUTS, RUNTIME, RenderError, layouts_ptx, render};

@@ -4,10 +4,10 @@
 //! stale data. A pending command buffer must not access words that the host has written since the commit. To detect these
 //! words, the emulator compares all shared memory at every commit and execution.
 
-use crate::buffer::{Backing, Buffer};
-use crate::commands::{CommandBuffer, SharedCommandBuffer, Status};
 use crate::counters::executes_kernels;
-use crate::library::Function;
+use crate::metal::buffer::{Backing, Buffer};
+use crate::metal::commands::{CommandBuffer, SharedCommandBuffer, Status};
+use crate::metal::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;

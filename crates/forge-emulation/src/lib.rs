@@ -22,30 +22,20 @@
 //!
 //! # Modules
 //!
-//! - `object`, `runtime`: objects and the Objective-C runtime.
-//! - `foundation`: Foundation classes; `blocks`: closures; `data`: libdispatch.
-//! - `device`, `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal classes.
+//! - `objc`: objects and the Objective-C runtime (`object`, `runtime`), Foundation classes (`foundation`),
+//!   closures (`blocks`) and libdispatch (`data`).
+//! - `metal`: Metal classes.
 //! - `gpu`: the emulated GPU.
 //! - `machine`: the system and the GPU that are emulated; `counters`: statistics and errors.
 
 #![cfg(target_os = "linux")]
 
-mod archive;
-mod blocks;
-mod buffer;
-mod commands;
 mod counters;
-mod data;
-mod device;
-mod encoder;
-mod foundation;
 mod gpu;
-mod library;
 mod machine;
-mod object;
-mod residency;
-mod runtime;
+mod metal;
+mod objc;
 
 pub use crate::counters::{Counts, counts, execute, labels, live_objects, take_violations};
 pub use crate::machine::{Machine, Matrices, machine, set_machine};
-pub use crate::runtime::emulate;
+pub use crate::objc::runtime::emulate;

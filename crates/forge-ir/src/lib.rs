@@ -30,46 +30,33 @@
 //! agree, every weight is bound and every body is used. Later stages return errors for unsupported graphs and
 //! never panic. This crate does no I/O.
 
-mod blocks;
 mod diagnostic;
-mod encoding;
 mod graph;
-mod importance;
-mod mla;
-mod packing;
-mod print;
-mod record;
-mod recurrent;
-mod routing;
-mod shape_check;
-mod small_float;
-mod state;
 mod tolerance;
 pub mod units;
 mod validate;
-mod weight;
-mod weight_source;
+mod weights;
 
-pub use crate::blocks::Blocks;
 pub use crate::diagnostic::{Diagnostic, Place};
-pub use crate::encoding::{
-    Element, Encoding, INTERLEAVED_NIBBLES, NESTED_SCALES, NESTED_TABLE, Packing, ScaleElement, ScaleFactor,
-    ScaleTensor, ZeroPacking, Zeros, factor_of_divisor,
-};
-pub use crate::graph::{
+pub use crate::graph::draft::{
     Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, SpecialTokens, StateId, ValueId,
     WeightId,
 };
-pub use crate::importance::{ColumnSquares, ImportanceMatrix};
-pub use crate::packing::{Layout, Packed, Records};
-pub use crate::record::Record;
-pub use crate::routing::{Experts, Routing};
-pub use crate::small_float::{from_bf16, from_e4m3, from_e8m0, from_f16};
-pub use crate::state::{Cache, ConvState, LatentCache, RecurrentState, State};
+pub use crate::graph::routing::{Experts, Routing};
+pub use crate::graph::state::{Cache, ConvState, LatentCache, RecurrentState, State};
 pub use crate::tolerance::{Tolerance, int8_tolerances, tolerance};
-pub use crate::validate::Graph;
-pub use crate::weight::{Stack, Weight, WeightSlice};
-pub use crate::weight_source::WeightRows;
+pub use crate::validate::graph::Graph;
+pub use crate::weights::blocks::Blocks;
+pub use crate::weights::encoding::{
+    Element, Encoding, INTERLEAVED_NIBBLES, NESTED_SCALES, NESTED_TABLE, Packing, ScaleElement, ScaleFactor,
+    ScaleTensor, ZeroPacking, Zeros, factor_of_divisor,
+};
+pub use crate::weights::importance::{ColumnSquares, ImportanceMatrix};
+pub use crate::weights::packing::{Layout, Packed, Records};
+pub use crate::weights::record::Record;
+pub use crate::weights::small_float::{from_bf16, from_e4m3, from_e8m0, from_f16};
+pub use crate::weights::weight::{Stack, Weight, WeightSlice};
+pub use crate::weights::weight_source::WeightRows;
 pub use forge_ops::{
     Activation, Affine, BLOCK, Bits, Format, Gating, Group, Groups, IQ4_ENTRIES, LongContext, Pairing, Plane,
     PlaneElement, RopeParameters, SUPERBLOCK, Scales, Scores,

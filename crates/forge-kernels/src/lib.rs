@@ -39,9 +39,10 @@ mod render;
 pub mod spec;
 mod support;
 
+pub use crate::attention::limits::prologue_fits;
 pub use crate::error::KernelError;
 pub use crate::layout::Family;
-pub use crate::limits::{latent_prologue_fits, prologue_fits};
+pub use crate::mla::limits::prologue_fits as latent_prologue_fits;
 pub use crate::render::{Instance, assemble, render};
 pub use crate::spec::Spec;
 pub use forge_msl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};

@@ -1,4 +1,6 @@
 //! Snapshots of rendered kernels: one per template, at sizes of a small real model and at odd sizes.
+//!
+//! Longer than 400 lines because it is one list of specs.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! The importance of a packed matrix's columns, row by row: the rows of a packed matrix come from weights, or
 //! from experts of these, with inputs of their own.
 
-use crate::gather;
+use crate::file::gather;
 use forge_ir::{ColumnSquares, Graph, ImportanceMatrix, Packed, Weight, WeightId};
 
 /// Added to every column's weight, in units of the mean weight: a column that was never active in the

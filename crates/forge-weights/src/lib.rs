@@ -21,36 +21,20 @@
 //!
 //! This crate does no I/O of its own: callers pass read functions and a sink. It depends only on `forge-ir`.
 
-mod affine;
-mod affine_levels;
-mod checkpoint_weights;
+mod checkpoint;
 mod codec;
-mod codes;
 mod column_importance;
-mod encoded;
-mod fp8;
-mod gather;
-mod ggml;
-mod iq4;
-mod layout;
-mod matrix;
-mod mlx;
-mod mxfp4;
-mod nvfp4;
-mod packed_file;
+mod file;
 mod quantization_error;
 mod requantized;
-mod superblock;
-mod symmetric;
-mod weighted_fit;
-mod write;
 
-pub use crate::checkpoint_weights::CheckpointWeights;
-pub use crate::codec::{RangeError, decode_row, encode_row, encode_row_weighted};
-pub use crate::ggml::k_quants::{ggml_bytes, ggml_row};
-pub use crate::layout::{ALIGNMENT, PAGE, header};
-pub use crate::matrix::measure;
-pub use crate::packed_file::PackedFile;
+pub use crate::checkpoint::checkpoint_weights::CheckpointWeights;
+pub use crate::checkpoint::ggml::k_quants::{ggml_bytes, ggml_row};
+pub use crate::codec::range_error::RangeError;
+pub use crate::codec::row::{decode_row, encode_row, encode_row_weighted};
+pub use crate::file::layout::{ALIGNMENT, PAGE, header};
+pub use crate::file::matrix::measure;
+pub use crate::file::packed_file::PackedFile;
+pub use crate::file::write::{Progress, write, write_calibrated};
 pub use crate::quantization_error::{QuantizationError, Stat, Summary};
 pub use crate::requantized::Requantized;
-pub use crate::write::{Progress, write, write_calibrated};

@@ -1,6 +1,6 @@
 //! Weights of which some are rounded to a number format, to measure the effect of that.
 
-use crate::codec::{decode_row, encode_row, encode_row_weighted};
+use crate::codec::row::{decode_row, encode_row, encode_row_weighted};
 use crate::column_importance::WeightImportance;
 use forge_ir::{Diagnostic, Format, Graph, ImportanceMatrix, WeightId, WeightRows};
 use std::collections::BTreeMap;

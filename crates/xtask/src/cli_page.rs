@@ -3,7 +3,7 @@
 //! The page is made by a test of forge-cli, which has the clap definitions of `forge` and of the runtime. Its
 //! dependencies are not those of xtask.
 
-use crate::test::run;
+use crate::checks::test::run;
 use std::process::Command;
 
 /// Runs the test with permission to write the page.

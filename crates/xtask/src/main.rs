@@ -1,16 +1,11 @@
 //! `cargo xtask`: the development tasks of this project, one module each.
 
-mod arm;
+mod checks;
 mod cli_page;
-mod darwin;
-mod durations;
 mod gpu;
 mod lock;
-mod quick;
-mod races;
-mod test;
-mod validate;
 
+use crate::checks::{arm, darwin, quick, races, test, validate};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use crate::blueprint::{Architecture, Blueprint};
 use crate::config::section::Section;
 use crate::decoder::{Decoder, Norms};
 use crate::defaults::Defaults;
-use crate::graph::builder::NormKind;
+use crate::graph::operations::NormKind;
 use crate::layers::sliding_window::Windows;
 use forge_ir::Pairing;
 

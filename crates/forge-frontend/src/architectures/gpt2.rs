@@ -4,7 +4,8 @@
 use crate::blueprint::{Architecture, Blueprint, Parts};
 use crate::checkpoint::tensors::Tensors;
 use crate::config::section::Section;
-use crate::graph::builder::{Builder, Layer, Norm, NormKind};
+use crate::graph::builder::{Builder, Layer};
+use crate::graph::operations::{Norm, NormKind};
 use crate::layers::mlp::activation;
 use forge_ir::{Activation, Apply, ValueId, WeightSlice};
 

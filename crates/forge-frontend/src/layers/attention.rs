@@ -2,7 +2,8 @@
 
 use crate::config::section::Section;
 use crate::defaults::{Defaults, count};
-use crate::graph::builder::{Layer, Norm};
+use crate::graph::builder::Layer;
+use crate::graph::operations::Norm;
 use crate::layers::rope::RopeConfig;
 use forge_ir::{Activation, RopeParameters, StateId, ValueId, WeightSlice};
 

@@ -7,7 +7,8 @@
 //! ```
 
 use crate::config::section::Section;
-use crate::graph::builder::{Layer, Norm, NormKind};
+use crate::graph::builder::Layer;
+use crate::graph::operations::{Norm, NormKind};
 use forge_ir::{Activation, RecurrentState, ValueId, WeightSlice};
 
 /// Description of a Gated DeltaNet block.

@@ -11,7 +11,8 @@
 //! over latents by the value matrices, so keys and values of heads are never materialized.
 
 use crate::config::section::Section;
-use crate::graph::builder::{Layer, Norm, PerHeadWeight};
+use crate::graph::builder::Layer;
+use crate::graph::operations::{Norm, PerHeadWeight};
 use crate::layers::attention::Attention;
 use crate::layers::rope::RopeConfig;
 use crate::layers::rope_keys;

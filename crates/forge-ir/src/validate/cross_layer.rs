@@ -2,9 +2,9 @@
 //! application and possibly read by later ones, and the per-layer inputs, produced by the prologue and read
 //! by layers.
 
-use crate::graph::{Apply, Body, Op, ParamKind};
-use crate::shape_check::widths;
-use crate::validate::Check;
+use crate::graph::draft::{Apply, Body, Op, ParamKind};
+use crate::validate::check::Check;
+use crate::validate::shape_check::widths;
 
 impl Check<'_> {
     /// Checks that every state is written once, and read only afterwards.

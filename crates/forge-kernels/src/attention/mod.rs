@@ -3,5 +3,6 @@
 pub(crate) mod context;
 pub(crate) mod grouped;
 pub(crate) mod layout;
+pub(crate) mod limits;
 pub(crate) mod rope;
 pub(crate) mod spec;

@@ -1,6 +1,6 @@
 //! Candidate layouts for tuning: the defaults and their neighborhood. A kernel's limits may exclude some.
 
-use crate::layout::packet_columns;
+use crate::context::packet_columns;
 use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
 use forge_ops::Format;
 

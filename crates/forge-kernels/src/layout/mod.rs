@@ -6,13 +6,14 @@
 //! lists the candidates.
 
 pub(crate) mod candidates;
+mod class;
 pub(crate) mod nvidia;
 
+use crate::context::packet_columns;
+use crate::layout::class::Class;
+use crate::spec::{ExpertsTileLayout, Knobs, PerHeadLayout, Rows};
 use forge_ops::Format;
 use serde::Serialize;
-
-use crate::context::packet_columns;
-use crate::spec::{ExpertsTileLayout, Knobs, PerHeadLayout, Rows};
 
 /// GPU family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -39,27 +40,6 @@ impl Family {
             Family::Apple9 => "Apple9",
             Family::Apple10 => "Apple10",
             Family::Nvidia => "NVIDIA",
-        }
-    }
-}
-
-/// Formats with the same access pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    /// Floats of 2 or 4 bytes.
-    Plain,
-    /// 8-bit quantized weights.
-    Bytes,
-    /// Quantized weights of fewer bits.
-    Nibbles,
-}
-
-impl Class {
-    fn of(format: Format) -> Class {
-        match packet_columns(format) {
-            32 => Class::Nibbles,
-            16 => Class::Bytes,
-            _ => Class::Plain,
         }
     }
 }

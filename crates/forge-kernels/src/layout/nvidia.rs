@@ -8,7 +8,7 @@
 //! tuning 8B and 30B models in q4_0 around the previous rules.
 
 use crate::context::packet_columns;
-use crate::layout::Class;
+use crate::layout::class::Class;
 use crate::spec::{Knobs, Rows, STRETCH};
 use forge_ops::Format;
 

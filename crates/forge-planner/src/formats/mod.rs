@@ -14,55 +14,19 @@
 //! so that rules and steps see one format for each parameter.
 
 pub(crate) mod budget;
+mod diagnostics;
+mod overrides;
+mod tied_head;
 
+pub use crate::formats::overrides::Override;
+
+use crate::formats::diagnostics::{is_matrix, unmatched, unpadded, unpaired};
+use crate::formats::tied_head::{HEAD, TiedHead};
 use crate::options::{Options, Quant};
 use forge_ir::{Apply, Body, BodyId, Diagnostic, Draft, Graph, Node, Op, ParamId, Weight, WeightId};
-use forge_ops::{Format, SUPERBLOCK};
-use serde::Serialize;
+use forge_ops::Format;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
-
-/// Module name of an untied head in checkpoints.
-const HEAD: &str = "lm_head";
-
-/// Maximum number of names listed for a pattern without matches.
-const MAX_LISTED: usize = 12;
-
-/// A pattern, and the format of the matrices that it matches.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Override {
-    pattern: String,
-    to: Quant,
-}
-
-impl Override {
-    /// Parses a pattern: `*` matches any characters, `?` one, `[a-c]` one of these, `{a,b}` either.
-    ///
-    /// # Errors
-    ///
-    /// A description of the syntax error.
-    pub fn new(pattern: &str, to: Quant) -> Result<Override, String> {
-        fast_glob::validate(pattern).map_err(|error| error.to_string())?;
-        Ok(Override { pattern: pattern.to_owned(), to })
-    }
-
-    /// An override for the tensor with exactly this name.
-    pub fn exactly(tensor: &str, to: Quant) -> Override {
-        let literal = |c: char| if "*?[]{}!\\".contains(c) { vec!['\\', c] } else { vec![c] };
-        Override { pattern: tensor.chars().flat_map(literal).collect(), to }
-    }
-
-    /// The format.
-    pub fn to(&self) -> Quant {
-        self.to
-    }
-
-    /// Whether the pattern matches the tensor's name.
-    fn matches(&self, tensor: &str) -> bool {
-        let is = |name| fast_glob::glob_match(&self.pattern, name);
-        is(tensor) || tensor.strip_suffix(".weight").is_some_and(is)
-    }
-}
 
 /// The stored format of every weight.
 pub(crate) struct Formats {
@@ -189,32 +153,6 @@ impl Formats {
     }
 }
 
-/// The embedding table and the head.
-struct TiedHead {
-    /// Both weights if they are the same tensor: one weight, or two after [`untie`].
-    tied: Option<(WeightId, WeightId)>,
-    /// The head, if it is a separate weight of the table's tensor.
-    follower: Option<WeightId>,
-}
-
-impl TiedHead {
-    fn of(graph: &Graph) -> TiedHead {
-        let (first, last) = (graph.body(&graph.prologue), graph.body(&graph.epilogue));
-        // The residual stream starts with the first table.
-        let table = first.nodes.iter().find_map(|node| match node.op {
-            Op::Embed { table, .. } => graph.prologue.weight(first, table),
-            _ => None,
-        });
-        let head = last.nodes.iter().rev().find_map(|node| match node.op {
-            Op::Linear { weight, .. } => graph.epilogue.weight(last, weight),
-            _ => None,
-        });
-        let tensor = |id: WeightId| &graph.weights[id.0].tensor;
-        let tied = table.zip(head).filter(|(table, head)| tensor(*table) == tensor(*head));
-        TiedHead { tied, follower: tied.filter(|(table, head)| table != head).map(|(_, head)| head) }
-    }
-}
-
 /// Matrices that choose experts: routers, and the one-row gates of shared experts. They are merged and
 /// therefore have one format.
 fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
@@ -236,86 +174,6 @@ fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
         }
     }
     all
-}
-
-/// Errors for matrices whose rows are not whole superblocks, one per format.
-fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
-    let mut misfits: BTreeMap<Format, BTreeMap<String, usize>> = BTreeMap::new();
-    for (weight, format) in graph.weights.iter().zip(formats) {
-        if !format.takes(weight.columns()) {
-            misfits.entry(*format).or_default().insert(kind(&weight.tensor), weight.columns());
-        }
-    }
-    let fault = |(format, kinds): (Format, BTreeMap<String, usize>)| {
-        let listed: Vec<String> =
-            kinds.iter().map(|(kind, columns)| format!("{kind} has {columns}")).collect();
-        let message =
-            format!("{format} needs rows of a multiple of {SUPERBLOCK} columns: {}", listed.join(", "));
-        let note = match kinds.keys().collect::<Vec<_>>()[..] {
-            [kind] => {
-                format!(
-                    "use another format for it, such as affine4_32 or q8_0: --quant-override {kind}=affine4_32"
-                )
-            }
-            _ => "use another format for them, such as affine4_32 or q8_0: --quant-override \
-                  PATTERN=affine4_32; --quant Q4_K_M and Q5_K_M select one automatically"
-                .to_owned(),
-        };
-        Diagnostic::new("F0507", message).note(note)
-    };
-    misfits.into_iter().map(fault).collect()
-}
-
-/// Errors for experts whose gate and up have different formats, one per kind of tensor.
-fn unpaired(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
-    let mut kinds = BTreeSet::new();
-    let mut faults = Vec::new();
-    for apply in graph.applications() {
-        let body = graph.body(apply);
-        for node in &body.nodes {
-            let Op::Experts(experts) = &node.op else { continue };
-            let pair = [experts.gate, experts.up].map(|param| apply.weight(body, param));
-            let [Some(gate), Some(up)] = pair else { continue };
-            let [first, second] = [gate, up].map(|id| formats[id.0]);
-            let [gate, up] = [gate, up].map(|id| kind(&graph.weights[id.0].tensor));
-            if first == second || !kinds.insert(gate.clone()) {
-                continue;
-            }
-            let message = format!("{gate} is {first} and {up} is {second}: they are merged into one matrix");
-            let fault = Diagnostic::new("F0508", message);
-            faults.push(fault.note("use one override that matches both"));
-        }
-    }
-    faults
-}
-
-fn is_matrix(weight: &Weight) -> bool {
-    weight.shape.len() > 1
-}
-
-/// Error for an override that matches no matrix. It lists the most similar names first.
-fn unmatched(graph: &Graph, rule: &Override, tied: bool) -> Diagnostic {
-    let pattern = &rule.pattern;
-    let fault = Diagnostic::new("F0505", format!("--quant-override {pattern}: no matrix matches"));
-    if graph.weights.iter().any(|weight| rule.matches(&weight.tensor)) {
-        return fault.note("it matches only vectors, which are always f32");
-    }
-    let matrices = graph.weights.iter().filter(|weight| is_matrix(weight));
-    let names: BTreeSet<String> = matrices.map(|weight| kind(&weight.tensor)).collect();
-    let mut names: Vec<&str> = names.iter().map(String::as_str).chain(tied.then_some(HEAD)).collect();
-    let requested = kind(pattern);
-    names.sort_by_key(|name| strsim::osa_distance(name, &requested));
-    let more =
-        if names.len() > MAX_LISTED { ", ... (list all: forge inspect --stage checkpoint)" } else { "" };
-    names.truncate(MAX_LISTED);
-    fault.note(format!("matrices: {}{more}", names.join(", ")))
-}
-
-/// Module name of a tensor with all numbers replaced by `*`.
-fn kind(tensor: &str) -> String {
-    let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
-    let open = |part: &str| if part.parse::<usize>().is_ok() { "*".to_owned() } else { part.to_owned() };
-    module.split('.').map(open).collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! Position p is stored at p % capacity. If the ring would hold the whole context, the layer keeps every
 //! position instead.
 
-use crate::plan::{Plan, State};
+use crate::plan::model_plan::Plan;
+use crate::plan::section::State;
 use forge_ir::units::size;
 use forge_ops::Format;
 use serde::Serialize;

@@ -1,9 +1,11 @@
 //! The plan as text for snapshots and `inspect`. The output is deterministic.
 
 use crate::lower::mla_expand::MlaExpand;
+use crate::plan::model_plan::{Plan, packed_bytes};
 use crate::plan::regime::Schedule;
+use crate::plan::section::{FieldKind, Section};
+use crate::plan::step::{Condition, Operand, Step};
 use crate::plan::workload::Workload;
-use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
 use crate::predict::cost::{pass_cost, step_cost};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
@@ -220,8 +222,7 @@ impl Plan {
     /// The plan as JSON.
     pub fn to_json(&self) -> Value {
         let kernel = |kernel: &forge_kernels::Instance| json!({"name": kernel.name, "spec": kernel.spec, "signature": signature(&kernel.decl)});
-        let weight =
-            |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": crate::plan::packed_bytes(packed)});
+        let weight = |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": packed_bytes(packed)});
         let costs = |section: &Section| {
             let steps = section.decode.iter();
             steps

@@ -1,9 +1,11 @@
 //! Workload of a pass, and which steps it runs: how often, with which kernels, over which positions.
 
+use crate::plan::model_plan::{Counts, Plan, packed_bytes};
 use crate::plan::regime::{
     INDEPENDENT_ROWS, MAX_KV_SPLITS, Regime, SMALL_BATCH_MAX, SPLIT_POSITIONS, Schedule,
 };
-use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
+use crate::plan::section::Section;
+use crate::plan::step::{Condition, Step};
 use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
 use forge_ops::Format;

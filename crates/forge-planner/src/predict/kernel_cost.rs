@@ -7,7 +7,8 @@
 
 use crate::plan::regime::Regime;
 use crate::plan::{Plan, Section, Step};
-use crate::predict::cost::{Amounts, Cost, cost_of, experts, window};
+use crate::predict::amounts::{Amounts, experts, window};
+use crate::predict::cost::{Cost, cost_of};
 
 /// Coefficients of a linear cost: constant, per row, per distinct KV position, per attended position, per
 /// chosen expert.

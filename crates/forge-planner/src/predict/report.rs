@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::plan::workload::Workload;
 use crate::predict::chips::Chip;
-use crate::predict::{Prediction, StepTime, predict, predict_prompt};
+use crate::predict::prediction::{Prediction, StepTime, predict, predict_prompt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};

@@ -2,7 +2,7 @@
 
 A file has RANDOM blocks of any bytes whose scales are sane, their values, and then blocks with every point of the format,
 each followed by the FNV-1a hash of its values. gguf-py of llama.cpp 0c1e57098 does not read Q1_0 and Q2_0: their values are
-written from the definition in ggml-quants.c. `python blocks.py --sets` prints the sets in src/ggml/grid.rs.
+written from the definition in ggml-quants.c. `python blocks.py --sets` prints the sets in src/checkpoint/ggml/grid.rs.
 """
 
 import pathlib

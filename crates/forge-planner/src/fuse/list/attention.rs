@@ -1,8 +1,7 @@
 //! Attention operations: preparation of queries and keys, and attention over the KV cache.
 
-use crate::fuse::list::KvSource;
 use forge_ir::ParamId;
-use forge_ops::RopeParameters;
+use forge_ops::{KvSource, RopeParameters};
 
 /// RoPE, optional QK-norm and KV append, before attention.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 //! Between these, a row has routes: the indices and weights of its experts. The graph has a weight for every
 //! expert instead; routes can replace it because only experts read it.
 
-use crate::fuse::list::{Gain, Value};
+use crate::fuse::list::value::{Gain, Value};
 use forge_ir::{Body, Experts, Node, Op, ParamId, Routing};
 use forge_ops::Gating;
 

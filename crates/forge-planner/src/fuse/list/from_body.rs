@@ -1,13 +1,16 @@
 //! Converts a body to an operation list, before any rule.
 
 use crate::fuse::list::attention::Attend;
+use crate::fuse::list::experts;
 use crate::fuse::list::experts::FusedRouting;
+use crate::fuse::list::fused::{Fused, Operation};
+use crate::fuse::list::kind::Kind;
 use crate::fuse::list::linear::Linear;
 use crate::fuse::list::mla::{MlaAppend, MlaAttention, PerHeadLinear};
 use crate::fuse::list::recurrent::{Convolve, DeltaRule};
-use crate::fuse::list::{Function, Fused, Kind, Operation, UnaryOp, Value, experts};
+use crate::fuse::list::value::Value;
 use forge_ir::{Body, BodyId, Op};
-use forge_ops::Format;
+use forge_ops::{Format, Function, UnaryOp};
 
 impl Kind {
     /// An elementwise unary function.

@@ -1,8 +1,8 @@
 //! Linear operations.
 
-use crate::fuse::list::{Gain, UnaryOp};
+use crate::fuse::list::value::Gain;
 use forge_ir::{Layout, ParamId};
-use forge_ops::Activation;
+use forge_ops::{Activation, UnaryOp};
 
 /// Linear: several weights applied to one input.
 #[derive(Clone, Debug, PartialEq)]

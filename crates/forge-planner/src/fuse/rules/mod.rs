@@ -1,34 +1,19 @@
-//! Fusion rules, one per file. A rule preserves what a list computes. Its file states the algebra as an
-//! equation and lists the preconditions, and tests both. If a precondition fails, the list is unchanged.
+//! Fusion rules, one per file, grouped by the kernel family that they concern. A rule preserves what a list
+//! computes. Its file states the algebra as an equation and lists the preconditions, and tests both. If a
+//! precondition fails, the list is unchanged.
 //!
 //! The decode list (one row) and the batch list start out equal. Most rules apply to both. The last ones
 //! remove dispatches at the cost of arithmetic that is only affordable, or only correct, for one row.
 
-pub(crate) mod attention_output_gate;
-pub(crate) mod attention_prologue;
-pub(crate) mod deferred_norm;
-pub(crate) mod delta_net;
-pub(crate) mod delta_prologue;
-pub(crate) mod fold_gain;
-pub(crate) mod fused_routing;
-pub(crate) mod gate_up;
-pub(crate) mod head_argmax;
-pub(crate) mod hoist_gate;
-pub(crate) mod inline_norm;
-pub(crate) mod merge_shared_experts;
-pub(crate) mod mla_append;
-pub(crate) mod mla_projections;
-pub(crate) mod mla_prologue;
-pub(crate) mod norm_add;
-pub(crate) mod per_layer_input;
-pub(crate) mod qkv;
-pub(crate) mod residual;
-pub(crate) mod rope_append;
-pub(crate) mod split_residual_sum;
+mod attention;
+mod head;
+mod matmul;
+mod mla;
+mod moe;
+mod norm;
+mod recurrent;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod trace_qkv;
-pub(crate) mod unary_epilogue;
 
 use crate::formats::Formats;
 use crate::fuse::list::Fused;
@@ -161,19 +146,19 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
     let simple: [(Fusion, Rewrite); 13] = [
-        (Fusion::FuseGateUp, crate::fuse::rules::gate_up::rewrite),
-        (Fusion::MergeSharedExperts, crate::fuse::rules::merge_shared_experts::rewrite),
-        (Fusion::FuseQkv, crate::fuse::rules::qkv::rewrite),
-        (Fusion::FuseRopeKvAppend, crate::fuse::rules::rope_append::rewrite),
-        (Fusion::FuseRopeKvAppend, crate::fuse::rules::mla_append::rewrite),
-        (Fusion::FuseQkv, crate::fuse::rules::mla_projections::rewrite),
-        (Fusion::FuseDeltaNet, crate::fuse::rules::delta_net::rewrite),
-        (Fusion::FuseUnary, crate::fuse::rules::unary_epilogue::rewrite),
-        (Fusion::FuseAttentionGate, crate::fuse::rules::attention_output_gate::rewrite),
-        (Fusion::HoistGate, crate::fuse::rules::hoist_gate::rewrite),
-        (Fusion::SplitResidualSum, crate::fuse::rules::split_residual_sum::rewrite),
-        (Fusion::Residual, crate::fuse::rules::residual::rewrite),
-        (Fusion::NormAdd, crate::fuse::rules::norm_add::rewrite),
+        (Fusion::FuseGateUp, crate::fuse::rules::matmul::gate_up::rewrite),
+        (Fusion::MergeSharedExperts, crate::fuse::rules::moe::merge_shared_experts::rewrite),
+        (Fusion::FuseQkv, crate::fuse::rules::attention::qkv::rewrite),
+        (Fusion::FuseRopeKvAppend, crate::fuse::rules::attention::rope_append::rewrite),
+        (Fusion::FuseRopeKvAppend, crate::fuse::rules::mla::mla_append::rewrite),
+        (Fusion::FuseQkv, crate::fuse::rules::mla::mla_projections::rewrite),
+        (Fusion::FuseDeltaNet, crate::fuse::rules::recurrent::delta_net::rewrite),
+        (Fusion::FuseUnary, crate::fuse::rules::matmul::unary_epilogue::rewrite),
+        (Fusion::FuseAttentionGate, crate::fuse::rules::attention::attention_output_gate::rewrite),
+        (Fusion::HoistGate, crate::fuse::rules::matmul::hoist_gate::rewrite),
+        (Fusion::SplitResidualSum, crate::fuse::rules::matmul::split_residual_sum::rewrite),
+        (Fusion::Residual, crate::fuse::rules::matmul::residual::rewrite),
+        (Fusion::NormAdd, crate::fuse::rules::norm::norm_add::rewrite),
     ];
     for (fusion, rewrite) in simple {
         if on(fusion) {
@@ -181,49 +166,53 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         }
     }
     if on(Fusion::FoldGain) {
-        crate::fuse::rules::fold_gain::rewrite(&mut lists, graph);
+        crate::fuse::rules::norm::fold_gain::rewrite(&mut lists, graph);
     }
     let batch = lists.clone();
     if on(Fusion::AttentionPrologue) {
         for list in &mut lists {
             let body = &graph.bodies[list.body.0];
             while_it_fits(list, Fusion::AttentionPrologue, |list| {
-                crate::fuse::rules::attention_prologue::rewrite(list, body)
+                crate::fuse::rules::attention::attention_prologue::rewrite(list, body)
             });
             while_it_fits(list, Fusion::AttentionPrologue, |list| {
-                crate::fuse::rules::mla_prologue::rewrite(list, body)
+                crate::fuse::rules::mla::mla_prologue::rewrite(list, body)
             });
         }
     }
     if on(Fusion::DeltaPrologue) {
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::DeltaPrologue, crate::fuse::rules::delta_prologue::rewrite)
+            while_it_fits(list, Fusion::DeltaPrologue, crate::fuse::rules::recurrent::delta_prologue::rewrite)
         });
     }
     if on(Fusion::FusePerLayerInput) {
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::FusePerLayerInput, crate::fuse::rules::per_layer_input::rewrite)
+            while_it_fits(
+                list,
+                Fusion::FusePerLayerInput,
+                crate::fuse::rules::matmul::per_layer_input::rewrite,
+            )
         });
     }
     if on(Fusion::FuseRouting) {
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::FuseRouting, crate::fuse::rules::fused_routing::rewrite)
+            while_it_fits(list, Fusion::FuseRouting, crate::fuse::rules::moe::fused_routing::rewrite)
         });
     }
     let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);
     if on(Fusion::DeferredNorm) {
-        crate::fuse::rules::deferred_norm::rewrite(&mut lists, prologue, epilogue);
+        crate::fuse::rules::norm::deferred_norm::rewrite(&mut lists, prologue, epilogue);
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::inline_norm::rewrite)
+            while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::norm::inline_norm::rewrite)
         });
         // If a value has several norms, the last can be deferred to its producer after its readers compute
         // the others.
         lists.iter_mut().for_each(|list| {
-            while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::deferred_norm::inside)
+            while_it_fits(list, Fusion::DeferredNorm, crate::fuse::rules::norm::deferred_norm::inside)
         });
     }
     if on(Fusion::HeadArgmax) {
-        crate::fuse::rules::head_argmax::rewrite(&mut lists[epilogue]);
+        crate::fuse::rules::head::head_argmax::rewrite(&mut lists[epilogue]);
     }
     Lists { decode: lists, batch }
 }

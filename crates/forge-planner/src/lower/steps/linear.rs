@@ -4,7 +4,6 @@ use crate::fuse::list::{Epilogue, Fused, Gain, InlineNorm, Kind, Linear, Operati
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::lower::steps::quantize::{Quantized, with_quantized_output};
-use crate::lower::steps::unary_text;
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
 use forge_ir::{Layout, ParamId};
@@ -244,5 +243,14 @@ impl<'a> FormulaText<'a> {
             Some(UnaryOp::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
             Some(each) => unary_text(each, &sum),
         }
+    }
+}
+
+/// Formula of a unary function.
+pub(super) fn unary_text(each: UnaryOp, x: &str) -> String {
+    match each {
+        UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
+        UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),
+        UnaryOp::Scale(factor) => format!("{factor} · {x}"),
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod recurrent;
 use crate::fuse::list::{Function, Fused, Gain, Kind, Operation, UnaryOp};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
+use crate::lower::steps::linear::unary_text;
 use crate::plan::{BatchColumn, Condition, Operand};
 use forge_ir::{Diagnostic, Layout, ParamId};
 use forge_kernels::Spec;
@@ -282,14 +283,5 @@ impl Select<'_> {
         ];
         draft.step("sample", "next = a sampled token.", function, &arguments);
         draft.set_last_condition(Condition::Drawn);
-    }
-}
-
-/// Formula of a unary function.
-fn unary_text(each: UnaryOp, x: &str) -> String {
-    match each {
-        UnaryOp::Activate(activation) => format!("{}({x})", activation.name()),
-        UnaryOp::Softcap(cap) => format!("cap({x}, {cap})"),
-        UnaryOp::Scale(factor) => format!("{factor} · {x}"),
     }
 }

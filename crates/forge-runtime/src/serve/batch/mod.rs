@@ -6,4 +6,5 @@ pub(crate) mod queue;
 pub(crate) mod scheduled_batch;
 pub(crate) mod scheduler;
 pub(crate) mod slots;
+mod warm_up;
 pub(crate) mod watchdog;

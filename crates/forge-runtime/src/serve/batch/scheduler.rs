@@ -14,18 +14,18 @@
 //! A sequence without company is decoded like that of the command line: the device runs ahead of the host, until
 //! the sequence ends or another request arrives. Its tokens are the same either way.
 
-use crate::engine::{Engine, Output, OutputKind, Row};
-use crate::load::finish_background_work;
+use crate::engine::{Engine, Row};
 use crate::serve::batch::job::{NextToken, Progress, QueuedRequest, RequestEvent, RunningRequest};
 use crate::serve::batch::prefill_budget::PrefillBudget;
 use crate::serve::batch::scheduled_batch::ScheduledBatch;
 use crate::serve::batch::slots::{Slot, choose_slot, longest_prefix, pending_prefix};
+use crate::serve::batch::warm_up::warm_up;
 use crate::serve::http::metrics::Metrics;
 use forge_device::device::{Device, RESIDENCY_INTERVAL, RunAhead};
 use forge_device::error::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
@@ -65,15 +65,7 @@ impl<D: Device> Scheduler<D> {
 
     /// Runs passes of all sizes once, so that the first request does not wait for initialization.
     pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
-        finish_background_work(self.engine.device())?;
-        let context = self.engine.context() as usize;
-        let id = self.engine.info().bos.unwrap_or(0).min(self.engine.info().vocabulary - 1);
-        for rows in [self.engine.info().prefill_chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
-            self.engine.truncate(0, 0);
-            self.engine.run_tokens(0, &vec![id; rows.min(context)], Output::Greedy)?;
-        }
-        self.engine.truncate(0, 0);
-        self.prefill_budget = self.measure_prefill(id)?;
+        self.prefill_budget = warm_up(&mut self.engine, self.slots.len())?;
         let device = self.engine.device();
         if let Some(disk) = device.measure_disk_bandwidth().map_err(Error::from)?
             && let Some(before) = device.expert_cache_stats()
@@ -81,37 +73,6 @@ impl<D: Device> Scheduler<D> {
             self.metrics.enable_expert_cache(disk, before);
         }
         Ok(())
-    }
-
-    /// Measures how long a pass of one decoded row takes, and with prompt rows of another slot.
-    fn measure_prefill(&mut self, id: u32) -> Result<PrefillBudget, Error> {
-        let (gap, mut with_rows) = (self.time_of_mixed_pass(0, id)?, Vec::new());
-        if self.slots.len() > 1 {
-            let most = self.engine.info().prefill_chunk.min(self.engine.context()) as usize;
-            for rows in PrefillBudget::sizes().take_while(|rows| *rows < most) {
-                let time = self.time_of_mixed_pass(rows, id)?;
-                with_rows.push((rows, time));
-                if PrefillBudget::is_exceeded(gap, time) {
-                    break;
-                }
-            }
-        }
-        Ok(PrefillBudget::new(gap, &with_rows))
-    }
-
-    /// The time of the second of two equal passes: one row of slot 0, and `prompt` rows of slot 1.
-    fn time_of_mixed_pass(&mut self, prompt: usize, id: u32) -> Result<Duration, Error> {
-        let of_prompt = (0..prompt as u32).map(|position| Row { id, slot: 1, position });
-        let rows: Vec<Row> = std::iter::once(Row { id, slot: 0, position: 0 }).chain(of_prompt).collect();
-        let mut time = Duration::ZERO;
-        for _ in 0..2 {
-            let start = Instant::now();
-            self.engine.run_batch(&rows, &[0], OutputKind::Greedy)?;
-            time = start.elapsed();
-            self.engine.truncate(0, 0);
-            self.engine.truncate(1, 0);
-        }
-        Ok(time)
     }
 
     /// Runs until all senders of the queue are dropped and all requests are done.

@@ -1,0 +1,3 @@
+//! Fusions of the output head.
+
+pub(crate) mod head_argmax;
