@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("forge-msl", &[]),
     ("forge-ir", &["forge-ops"]),
     ("forge-device", &["forge-ops"]),
+    ("forge-oracle", &["forge-ops"]),
     ("forge-runtime", &["forge-device"]),
     ("forge-frontend", &["forge-ir"]),
     ("forge-reference", &["forge-ir"]),

@@ -1,43 +1,16 @@
 //! The q8_0 KV cache: its contents are bitwise identical to a quantized f32 cache, and attention equals
 //! attention over the dequantized values.
 
-use crate::rope_parameters;
-use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, run_kernel, to_f32};
+use crate::scalars;
+use crate::support::{
+    Argument, Call, Random, absolute, bytes_of, compare, each_level, output, to_f32, to_f64,
+};
 use forge_device::cpu::{self};
-use forge_device::ops::{self, Format, HeadNorm, KvSource, Pairing};
-use half::f16;
+use forge_device::ops::{self, Format, HeadNorm};
+use forge_oracle::attention_layers::AttentionLayer;
 
 const HEADS: usize = 2;
 const CONTEXT: usize = 70;
-
-/// Heads quantized to q8_0, by the definition: all quants, then an f16 scale for each 32.
-fn coded(numbers: &[f32], width: usize) -> Vec<u8> {
-    let record = |head: &[f32]| {
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        for block in head.chunks_exact(32) {
-            let scale = f16::from_f32(block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0);
-            let step = scale.to_f32();
-            let code =
-                |x: &f32| (x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0) as i8;
-            codes.extend(block.iter().map(|x| code(x).cast_unsigned()));
-            scales.extend(scale.to_ne_bytes());
-        }
-        [codes, scales].concat()
-    };
-    numbers.chunks_exact(width).flat_map(record).collect()
-}
-
-/// The dequantized values.
-fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
-    let head = |record: &[u8]| -> Vec<f32> {
-        let scale = |block: usize| {
-            let at = width + 2 * block;
-            f16::from_ne_bytes([record[at], record[at + 1]]).to_f32()
-        };
-        (0..width).map(|c| scale(c / 32) * f32::from(record[c].cast_signed())).collect()
-    };
-    bytes.chunks_exact(width + width / 16).flat_map(head).collect()
-}
 
 #[test]
 fn quantization_matches_f32_rounding() {
@@ -45,46 +18,38 @@ fn quantization_matches_f32_rounding() {
     let mut random = Random(31);
     let norm = Some(HeadNorm { epsilon: 1e-6, after_rope: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
-        let qkv = random.floats(rows * 4 * HEADS * width);
-        let gains = [0; 2].map(|_| random.floats(width));
-        let before = random.floats(HEADS * CONTEXT * width);
-        let mut buffers = vec!["qkv"];
-        let mut first = vec![Argument::F32(qkv)];
-        if norm.is_some() {
-            buffers.extend(["query_gain", "key_gain"]);
-            first.extend(gains.map(Argument::F32));
-        }
-        buffers.extend(["slots", "positions", "q", "keys", "values"]);
-        first.extend([
-            Argument::U32(vec![0; rows]),
-            Argument::U32((0..rows as u32).map(|row| row + 40).collect()),
-            Argument::Output(NAN.repeat(rows * 2 * HEADS * width)),
-        ]);
-        let kernel = kernel("rope_append", buffers, run);
-        let shape = |cache| ops::RopeAppend {
-            query_heads: 2 * HEADS,
-            key_heads: HEADS,
-            width,
-            cache,
-            ring: None,
-            kv_source: KvSource::KeysAndValues,
+        let [of_numbers, of_codes] = [Format::F32, Format::Q8_0].map(|cache| AttentionLayer {
             norm,
-            rope: rope_parameters(width / 2, Pairing::Half, 1.0),
+            context: CONTEXT,
+            ..AttentionLayer::plain(2 * HEADS, HEADS, width, cache)
+        });
+        let inputs = of_numbers.inputs(&mut random, rows);
+        let before = random.floats(HEADS * CONTEXT * width);
+        let with = |layer: &AttentionLayer| {
+            let mut arguments = vec![("qkv", Argument::F32(inputs.qkv.clone()))];
+            if norm.is_some() {
+                let [query, key] = inputs.gains.clone().map(Argument::F32);
+                arguments.extend([("query_gain", query), ("key_gain", key)]);
+            }
+            let cache = layer.kv_cache().encode(&before);
+            arguments.extend([
+                ("slots", Argument::U32(vec![0; rows])),
+                ("positions", Argument::U32((0..rows as u32).map(|row| row + 40).collect())),
+                ("q", output(rows * 2 * HEADS * width)),
+                ("keys", Argument::Output(cache.clone())),
+                ("values", Argument::Output(cache)),
+            ]);
+            Call::new("rope_append", run, arguments)
         };
-        let with = |cache: Vec<u8>| {
-            let cache = [0; 2].map(|_| Argument::Output(cache.clone()));
-            first.iter().cloned().chain(cache).collect::<Vec<_>>()
-        };
-        let (of_numbers, of_codes) = (with(bytes_of(&before)), with(coded(&before, width)));
+        let calls = [(with(&of_numbers), &of_numbers), (with(&of_codes), &of_codes)];
         each_level(|level, threads| {
-            let scalars = [rows as u32, CONTEXT as u32];
-            *SHAPE.write().unwrap() = Some(shape(Format::F32));
-            let numbers = run_kernel(kernel, &of_numbers, &scalars, level, threads);
-            *SHAPE.write().unwrap() = Some(shape(Format::Q8_0));
-            let codes = run_kernel(kernel, &of_codes, &scalars, level, threads);
+            let [numbers, codes] = calls.each_ref().map(|(call, layer)| {
+                *SHAPE.write().unwrap() = Some(layer.rope_append());
+                call.run(&scalars(layer, rows), level, threads)
+            });
             assert_eq!(codes[0], numbers[0], "{level:?} {width}: queries");
             for which in [1, 2] {
-                let wanted = coded(&to_f32(&numbers[which]), width);
+                let wanted = of_codes.kv_cache().encode(&to_f32(&numbers[which]));
                 assert!(codes[which] == wanted, "{level:?} {width}");
             }
         });
@@ -95,45 +60,37 @@ fn quantization_matches_f32_rounding() {
 fn attention_reads_dequantized_caches() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(32);
-    let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
     for (width, rows, window) in
         [(32, 1, None), (64, 9, Some(20)), (96, 30, None), (256, 2, None), (512, 1, None)]
     {
-        let caches = [0; 2].map(|_| coded(&random.floats(HEADS * CONTEXT * width), width));
-        let q = random.floats(rows * 3 * HEADS * width);
-        let shape = |cache| ops::Attend {
-            gates: None,
-            query_heads: 3 * HEADS,
-            key_heads: HEADS,
-            width,
-            cache,
-            ring: None,
-            scale: 0.3,
+        let [of_numbers, of_codes] = [Format::F32, Format::Q8_0].map(|cache| AttentionLayer {
             window,
-            softcap: None,
-            sinks: false,
-            prologue: None,
-        };
+            scale: 0.3,
+            context: CONTEXT,
+            ..AttentionLayer::plain(3 * HEADS, HEADS, width, cache)
+        });
+        let cache = of_codes.kv_cache();
+        let caches = [0; 2].map(|_| cache.encode(&random.floats(HEADS * CONTEXT * width)));
+        let q = random.floats(rows * 3 * HEADS * width);
         let given = |[keys, values]: [Vec<u8>; 2]| {
-            [
-                Argument::F32(q.clone()),
-                Argument::Bytes(keys),
-                Argument::Bytes(values),
-                Argument::U32(vec![0; rows]),
-                Argument::U32((0..rows as u32).map(|row| row + 40).collect()),
-                Argument::Output(NAN.repeat(q.len())),
-            ]
+            let arguments = [
+                ("q", Argument::F32(q.clone())),
+                ("keys", Argument::Bytes(keys)),
+                ("values", Argument::Bytes(values)),
+                ("slots", Argument::U32(vec![0; rows])),
+                ("positions", Argument::U32((0..rows as u32).map(|row| row + 40).collect())),
+                ("heads", output(q.len())),
+            ];
+            Call::new("attend", run, arguments)
         };
-        let of_numbers = given(caches.each_ref().map(|cache| bytes_of(&decoded(cache, width))));
-        let of_codes = given(caches);
+        let decoded = caches.each_ref().map(|bytes| bytes_of(&cache.decode(bytes)));
+        let calls = [(given(decoded), &of_numbers), (given(caches), &of_codes)];
         each_level(|level, threads| {
-            let scalars = [rows as u32, CONTEXT as u32];
-            *SHAPE.write().unwrap() = Some(shape(Format::F32));
-            let wanted = to_f32(&run_kernel(kernel, &of_numbers, &scalars, level, threads)[0]);
-            *SHAPE.write().unwrap() = Some(shape(Format::Q8_0));
-            let got = to_f32(&run_kernel(kernel, &of_codes, &scalars, level, threads)[0]);
-            let wanted: Vec<(f64, f64)> = wanted.iter().map(|&x| (f64::from(x), 2.0)).collect();
-            compare(&format!("{level:?} {width} {rows}"), &got, &wanted);
+            let [wanted, got] = calls.each_ref().map(|(call, layer)| {
+                *SHAPE.write().unwrap() = Some(layer.attend());
+                to_f32(&call.run(&scalars(layer, rows), level, threads)[0])
+            });
+            compare(&format!("{level:?} {width} {rows}"), &got, &absolute(to_f64(&wanted), 2.0));
         });
     }
 }

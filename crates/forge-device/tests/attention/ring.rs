@@ -1,13 +1,19 @@
 //! A ring buffer for sliding windows gives results bitwise identical to a cache of the whole context.
 
-use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
-use crate::{cache_bytes, rope_parameters};
+use crate::scalars;
+use crate::support::{Argument, Call, NAN, Random, each_level, output};
 use forge_device::cpu::{self};
-use forge_device::ops::{self, Format, KvSource, Pairing};
+use forge_device::ops::{self, Format};
+use forge_oracle::attention_layers::AttentionLayer;
 
 const HEADS: usize = 2;
 const WIDTH: usize = 18;
 const CONTEXT: usize = 300;
+
+/// Random contents of one slot's full cache.
+fn contents(layer: &AttentionLayer, random: &mut Random) -> Vec<u8> {
+    layer.kv_cache().encode(&random.floats(HEADS * CONTEXT * WIDTH))
+}
 
 /// The contents of a ring buffer of this size after all positions before `end` were written, given the full cache of one slot.
 fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
@@ -28,7 +34,6 @@ fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
 fn attention_over_a_ring_is_exact() {
     kernel_under_test!(SHAPE, ops::Attend, cpu::attend);
     let mut random = Random(21);
-    let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
     for (cache, window, ring, rows, end, is_enough) in [
         (Format::F16, 50, 64, 15, 299, true),
         (Format::F16, 50, 64, 16, 299, false),
@@ -37,41 +42,35 @@ fn attention_over_a_ring_is_exact() {
         (Format::F32, 9, 128, 121, 300, false),
         (Format::F16, 100, 192, 30, 31, true),
     ] {
-        let element = if cache == Format::F16 { 2 } else { 4 };
-        let whole = [0; 2].map(|_| cache_bytes(&random.floats(HEADS * CONTEXT * WIDTH), cache));
+        let layer = |ring| AttentionLayer {
+            ring,
+            window: Some(window),
+            context: CONTEXT,
+            ..AttentionLayer::plain(3 * HEADS, HEADS, WIDTH, cache)
+        };
+        let element = layer(None).kv_cache().head_bytes() / WIDTH;
+        let whole = [0; 2].map(|_| contents(&layer(None), &mut random));
         let rings = whole.each_ref().map(|whole| in_ring(whole, ring, end, element));
         let q = random.floats(rows * 3 * HEADS * WIDTH);
         let positions: Vec<u32> = (end - rows..end).map(|position| position as u32).collect();
-        let shape = |ring| ops::Attend {
-            gates: None,
-            query_heads: 3 * HEADS,
-            key_heads: HEADS,
-            width: WIDTH,
-            cache,
-            ring,
-            scale: 0.3,
-            window: Some(window),
-            softcap: None,
-            sinks: false,
-            prologue: None,
-        };
         let given = |[keys, values]: [Vec<u8>; 2]| {
-            [
-                Argument::F32(q.clone()),
-                Argument::Bytes(keys),
-                Argument::Bytes(values),
-                Argument::U32(vec![0; rows]),
-                Argument::U32(positions.clone()),
-                Argument::Output(NAN.repeat(q.len())),
-            ]
+            let arguments = [
+                ("q", Argument::F32(q.clone())),
+                ("keys", Argument::Bytes(keys)),
+                ("values", Argument::Bytes(values)),
+                ("slots", Argument::U32(vec![0; rows])),
+                ("positions", Argument::U32(positions.clone())),
+                ("heads", output(q.len())),
+            ];
+            Call::new("attend", run, arguments)
         };
         let (of_whole, of_ring) = (given(whole), given(rings));
         each_level(|level, threads| {
-            *SHAPE.write().unwrap() = Some(shape(None));
-            let wanted = run_kernel(kernel, &of_whole, &[rows as u32, CONTEXT as u32], level, threads);
-            *SHAPE.write().unwrap() = Some(shape(Some(ring)));
-            let scalars = [rows as u32, CONTEXT as u32, ring as u32];
-            let got = run_kernel(kernel, &of_ring, &scalars, level, threads);
+            let [wanted, got] =
+                [(&of_whole, layer(None)), (&of_ring, layer(Some(ring)))].map(|(call, layer)| {
+                    *SHAPE.write().unwrap() = Some(layer.attend());
+                    call.run(&scalars(&layer, rows), level, threads)
+                });
             assert_eq!(got == wanted, is_enough, "{level:?} {window} {ring} {rows}");
         });
     }
@@ -81,39 +80,34 @@ fn attention_over_a_ring_is_exact() {
 fn ring_appends_wrap_around() {
     kernel_under_test!(SHAPE, ops::RopeAppend, cpu::rope_append);
     let mut random = Random(22);
-    let kernel = kernel("rope_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
     for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
-        let element = if cache == Format::F16 { 2 } else { 4 };
-        let qkv = random.floats(rows * 4 * HEADS * WIDTH);
-        let before = [0; 2].map(|_| cache_bytes(&random.floats(HEADS * CONTEXT * WIDTH), cache));
-        let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
-        let shape = |ring| ops::RopeAppend {
-            query_heads: 2 * HEADS,
-            key_heads: HEADS,
-            width: WIDTH,
-            cache,
+        let layer = |ring| AttentionLayer {
             ring,
-            kv_source: KvSource::KeysAndValues,
-            norm: None,
-            rope: rope_parameters(WIDTH / 2, Pairing::Half, 1.0),
+            context: CONTEXT,
+            ..AttentionLayer::plain(2 * HEADS, HEADS, WIDTH, cache)
         };
+        let element = layer(None).kv_cache().head_bytes() / WIDTH;
+        let qkv = random.floats(rows * 4 * HEADS * WIDTH);
+        let before = [0; 2].map(|_| contents(&layer(None), &mut random));
+        let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
         let given = |[keys, values]: [Vec<u8>; 2]| {
-            [
-                Argument::F32(qkv.clone()),
-                Argument::U32(vec![0; rows]),
-                Argument::U32((first..first + rows).map(|position| position as u32).collect()),
-                Argument::Output(NAN.repeat(rows * 2 * HEADS * WIDTH)),
-                Argument::Output(keys),
-                Argument::Output(values),
-            ]
+            let arguments = [
+                ("qkv", Argument::F32(qkv.clone())),
+                ("slots", Argument::U32(vec![0; rows])),
+                ("positions", Argument::U32((first..first + rows).map(|p| p as u32).collect())),
+                ("q", output(rows * 2 * HEADS * WIDTH)),
+                ("keys", Argument::Output(keys)),
+                ("values", Argument::Output(values)),
+            ];
+            Call::new("rope_append", run, arguments)
         };
         let (of_whole, of_ring) = (given(before), given(rings));
         each_level(|level, threads| {
-            *SHAPE.write().unwrap() = Some(shape(None));
-            let whole = run_kernel(kernel, &of_whole, &[rows as u32, CONTEXT as u32], level, threads);
-            *SHAPE.write().unwrap() = Some(shape(Some(ring)));
-            let scalars = [rows as u32, CONTEXT as u32, ring as u32];
-            let got = run_kernel(kernel, &of_ring, &scalars, level, threads);
+            let [whole, got] =
+                [(&of_whole, layer(None)), (&of_ring, layer(Some(ring)))].map(|(call, layer)| {
+                    *SHAPE.write().unwrap() = Some(layer.rope_append());
+                    call.run(&scalars(&layer, rows), level, threads)
+                });
             assert_eq!(got[0], whole[0], "{level:?}: queries");
             for which in [1, 2] {
                 let wanted = in_ring(&whole[which], ring, first + rows, element);

@@ -1,14 +1,16 @@
 //! Projections in int8: results, and bitwise identity on every ISA level.
 
 use crate::support::{
-    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked, matrix,
-    repacked, run_kernel_as, to_f32,
+    Argument, Expected, Matrix, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel,
+    kernel_repacked, plane_arguments, plane_buffers, repacked, run_kernel_as, to_f32,
 };
-use crate::{FORMATS, cancelled, linear, plain, plane_arguments, planes};
+use crate::{FORMATS, linear};
 use forge_device::cpu;
 use forge_device::cpu::simd::isa::Isa;
 use forge_device::device::Schedule::{self, Batch, Decode};
 use forge_device::ops::{self, Activation, Epilogue, Format, Gating, Squares};
+use forge_oracle::matmul::plain;
+use forge_oracle::relative;
 use std::sync::{Mutex, PoisonError};
 
 /// Held by the test that uses the shared static shape.
@@ -25,14 +27,14 @@ struct Case {
     format: Format,
     outputs: usize,
     inputs: usize,
-    weight: crate::support::Matrix,
+    weight: Matrix,
     /// Whether the results are router logits.
     chooses: bool,
 }
 
 impl Case {
     fn new(random: &mut Random, format: Format, outputs: usize, inputs: usize) -> Case {
-        let weight = matrix(random, format, outputs, inputs, 1.0);
+        let weight = Matrix::random(random, format, outputs, inputs, 1.0);
         Case { format, outputs, inputs, weight, chooses: false }
     }
 
@@ -54,7 +56,7 @@ impl Case {
         let shape = ops::Linear { chooses: self.chooses, ..plain(format, outputs, inputs, Epilogue::Store) };
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some(shape);
-        let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
+        let buffers = [plane_buffers(&self.weight, "weight"), vec!["x", "y"]].concat();
         let rows = x.len() / inputs;
         let (kernel, mut arguments) = match is_repacked {
             false => (kernel("linear", buffers, run), plane_arguments(&self.weight)),
@@ -69,17 +71,10 @@ impl Case {
     }
 
     /// All dot products of rows with these values instead of x, and the magnitude of the terms.
-    fn wanted(&self, x: &[f32], numbers: &[f64]) -> Vec<(f64, f64)> {
-        let inputs = self.inputs;
-        let rows = x.chunks(inputs).zip(numbers.chunks(inputs));
-        rows.flat_map(|(x, numbers)| {
-            self.weight.values.chunks(inputs).map(move |weights| {
-                let terms = weights.iter().zip(numbers).map(|(w, x)| f64::from(*w) * x);
-                let cancelled: f64 = x.iter().map(|x| cancelled(self.format, *x)).sum();
-                (terms.clone().sum(), terms.map(f64::abs).sum::<f64>() + cancelled)
-            })
-        })
-        .collect()
+    fn wanted(&self, numbers: &[f64]) -> Vec<Expected> {
+        let x = relative(numbers.iter().copied(), 0.0);
+        let rows = x.chunks(self.inputs);
+        rows.flat_map(|x| (0..self.outputs).map(|output| self.weight.row_product(output, x))).collect()
     }
 }
 
@@ -105,7 +100,7 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
                 true => x.chunks(inputs).flat_map(as_encoded).collect(),
                 false => x.iter().copied().map(f64::from).collect(),
             };
-            let wanted = case.wanted(&x, &numbers);
+            let wanted = case.wanted(&numbers);
             let portable = case.products(Batch, &x, Isa::Portable, 1, false);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
@@ -228,7 +223,7 @@ fn repacked_epilogues_are_bitwise_identical() {
             let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
             *SHAPE.write().unwrap() = Some(shape);
             let left = |is_repacked: bool, level, threads| {
-                let mut buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
+                let mut buffers = [plane_buffers(&case.weight, "weight"), vec!["x", "y"]].concat();
                 let planes = case.weight.planes.iter().cloned();
                 let mut arguments: Vec<Argument> =
                     planes.map(if is_repacked { Argument::Weights } else { Argument::Bytes }).collect();
@@ -285,7 +280,7 @@ fn decode_quantizes_activations_for_int8_gemv() {
             let x = random.floats(inputs);
             let numbers =
                 if is_encoded { as_encoded(&x) } else { x.iter().copied().map(f64::from).collect() };
-            let wanted = case.wanted(&x, &numbers);
+            let wanted = case.wanted(&numbers);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {outputs}x{inputs}");
                 let [found, exact] =

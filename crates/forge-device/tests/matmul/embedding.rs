@@ -1,13 +1,14 @@
 //! Embedding rows, and the sums of squares that they leave.
 
 use crate::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_repacked, matrix, repacked,
-    run_kernel, run_kernel_as, to_f32,
+    Argument, Call, Matrix, Random, bytes_of, compare, each_level, kernel, kernel_repacked, output,
+    plane_arguments, plane_buffers, repacked, run_kernel_as, to_f32,
 };
-use crate::{FORMATS, embed, plane_arguments, planes};
+use crate::{FORMATS, embed};
 use forge_device::cpu;
 use forge_device::device::Schedule;
 use forge_device::ops::{self, Squares};
+use forge_oracle::elementwise;
 
 #[test]
 fn embed_widens_rows_exactly() {
@@ -19,25 +20,15 @@ fn embed_widens_rows_exactly() {
     {
         let strips = vocabulary % 16 == 0 && format.has_integers();
         for is_repacked in if strips { vec![false, true] } else { vec![false] } {
-            let table = matrix(&mut random, format, vocabulary, width, 1.0);
+            let table = Matrix::random(&mut random, format, vocabulary, width, 1.0);
             let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
             ids.push(vocabulary as u32 - 1);
             ids.push(vocabulary as u32);
-            let wanted: Vec<(f64, f64)> = ids
-                .iter()
-                .map(|&id| if id as usize == vocabulary { 0 } else { id as usize })
-                .flat_map(|id| {
-                    table.values[id * width..(id + 1) * width].iter().map(|&v| (f64::from(v), 0.0))
-                })
-                .collect();
-            let mut buffers = planes(format, "table");
+            let mut buffers = plane_buffers(&table, "table");
             buffers.extend(["ids", "stream"]);
-            let mut arguments = plane_arguments(&table);
-            if is_repacked {
-                arguments = table.planes.iter().cloned().map(Argument::Weights).collect();
-            }
-            arguments.push(Argument::U32(ids.clone()));
-            arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
+            let plane = if is_repacked { Argument::Weights } else { Argument::Bytes };
+            let mut arguments: Vec<Argument> = table.planes.iter().cloned().map(plane).collect();
+            arguments.extend([Argument::U32(ids.clone()), output(ids.len() * width)]);
             let kernel = match is_repacked {
                 false => kernel("embed", buffers, run),
                 true => kernel_repacked("embed", buffers, repacked(&table), run),
@@ -46,13 +37,10 @@ fn embed_widens_rows_exactly() {
             for adds in [false, true] {
                 let shape = ops::Embed { format, vocabulary, width, scale: 1.0, adds, squares: None };
                 *SHAPE.write().unwrap() = Some(shape);
-                let mut wanted = wanted.clone();
                 if adds {
                     *arguments.last_mut().unwrap() = Argument::Output(bytes_of(&before));
-                    for (wanted, before) in wanted.iter_mut().zip(&before) {
-                        *wanted = (f64::from(wanted.0 as f32 + before), 0.0);
-                    }
                 }
+                let wanted = elementwise::embed(&shape, &table, &ids, &before);
                 each_level(|level, threads| {
                     let stream = run_kernel_as(
                         kernel,
@@ -63,11 +51,7 @@ fn embed_widens_rows_exactly() {
                         threads,
                         !is_repacked,
                     );
-                    compare(
-                        &format!("{level:?} {format:?} {width} {is_repacked}"),
-                        &to_f32(&stream[0]),
-                        &wanted,
-                    );
+                    assert_eq!(to_f32(&stream[0]), wanted, "{level:?} {format:?} {width} {is_repacked}");
                 });
             }
         }
@@ -80,32 +64,23 @@ fn embedding_writes_partial_squares() {
     let mut random = Random(8);
     for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {
         for format in FORMATS {
-            let table = matrix(&mut random, format, 5, width, 1.0);
+            let table = Matrix::random(&mut random, format, 5, width, 1.0);
             let gains = random.floats(width);
-            let row: Vec<f32> = table.values[3 * width..4 * width].iter().map(|x| x * 0.5).collect();
-            let mut buffers = planes(format, "table");
-            let mut arguments = plane_arguments(&table);
-            buffers.push("ids");
-            arguments.push(Argument::U32(vec![3]));
-            if gain {
-                buffers.push("gain");
-                arguments.push(Argument::F32(gains.clone()));
-            }
-            buffers.push("stream");
-            arguments.push(Argument::Output(NAN.repeat(width)));
-            if gain {
-                buffers.push("gained");
-                arguments.push(Argument::Output(NAN.repeat(width)));
-            }
-            buffers.push("squares");
-            arguments.push(Argument::Output(NAN.repeat(partials)));
-            let kernel = kernel("embed", buffers, run);
             let squares = Some(Squares { partials, gain });
-            *SHAPE.write().unwrap() =
-                Some(ops::Embed { format, vocabulary: 5, width, scale: 0.5, adds: false, squares });
+            let shape = ops::Embed { format, vocabulary: 5, width, scale: 0.5, adds: false, squares };
+            let row = elementwise::embed(&shape, &table, &[3], &vec![0.0; width]);
+            let planes = plane_buffers(&table, "table").into_iter().zip(plane_arguments(&table));
+            let mut arguments: Vec<_> = planes.collect();
+            arguments.push(("ids", Argument::U32(vec![3])));
+            arguments.extend(gain.then(|| ("gain", Argument::F32(gains.clone()))));
+            arguments.push(("stream", output(width)));
+            arguments.extend(gain.then(|| ("gained", output(width))));
+            arguments.push(("squares", output(partials)));
+            let call = Call::new("embed", run, arguments);
+            *SHAPE.write().unwrap() = Some(shape);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
-                let left = run_kernel(kernel, &arguments, &[1], level, threads);
+                let left = call.run(&[1], level, threads);
                 assert_eq!(to_f32(&left[0]), row, "{what}");
                 if gain {
                     let product: Vec<f32> = row.iter().zip(&gains).map(|(x, gain)| x * gain).collect();

@@ -16,7 +16,9 @@ mod next_token;
 
 use forge_device::cpu;
 use forge_device::ops::{self, Epilogue, Format, Scales};
-use support::{Argument, Matrix, affine};
+use forge_oracle::matmul::{LinearInputs, row_len};
+use forge_oracle::matrix::affine;
+use support::{Argument, Call, bytes_of, output, plane_arguments, plane_buffers};
 
 pub(crate) const FORMATS: [Format; 22] = [
     Format::F32,
@@ -86,28 +88,32 @@ pub(crate) fn embed(call: &cpu::KernelArgs<'_>, shape: &ops::Embed) {
     stored!(shape.format, embed, call, shape);
 }
 
-/// The cancellation error of a product: a weight with an offset is the difference of a scaled quant and the
-/// offset.
-pub(crate) fn cancelled(format: Format, x: f32) -> f64 {
-    if format.has_offsets() { 2.0 * f64::from(x).abs() } else { 0.0 }
-}
-
-pub(crate) fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
-    let quantized = !matches!(format, Format::F32 | Format::F16 | Format::Bf16);
-    match (quantized, weight) {
-        (true, "table") => vec!["table_codes", "table_scales"],
-        (true, _) => vec!["weight_codes", "weight_scales"],
-        (_, "table") => vec!["table_values"],
-        _ => vec!["weight_values"],
+/// A layer with its inputs by name; without activation quantization if it is run so.
+pub(crate) fn linear_call(op: &ops::Linear, given: &LinearInputs, rows: usize, run: Run) -> Call {
+    let floats = |name: &'static str, is_read: bool| {
+        let numbers = given.floats(op, name).unwrap_or_default();
+        is_read.then(|| (name, Argument::F32(numbers.to_vec())))
+    };
+    let planes = plane_buffers(&given.weight, "weight").into_iter().zip(plane_arguments(&given.weight));
+    let mut arguments: Vec<_> = planes.collect();
+    arguments.extend(floats("bias", op.bias));
+    arguments.extend(floats("x", true));
+    arguments.extend(floats("x_gain", op.own_norm.is_some_and(|norm| norm.gain)));
+    arguments.extend(floats("squares", op.norm.is_some()));
+    arguments.push(("y", Argument::Output(bytes_of(&given.before))));
+    let width = |buffer| rows * row_len(op, buffer).unwrap_or(0);
+    match op.epilogue {
+        Epilogue::AddSquares(squares) => {
+            arguments.extend(floats("gain", squares.gain));
+            arguments.extend(squares.gain.then(|| ("gained", output(width("gained")))));
+            arguments.push(("squares_out", output(squares.partials)));
+        }
+        Epilogue::Multiply { .. } => arguments.extend(floats("factors", true)),
+        Epilogue::Best { candidates } => arguments.push(("candidates", output(2 * candidates))),
+        _ => {}
     }
+    Call::new("linear", run, arguments)
 }
 
-/// A projection with this epilogue and no other fusion.
-pub(crate) fn plain(format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> ops::Linear {
-    let (norm, own_norm, unary) = (None, None, None);
-    ops::Linear { format, outputs, inputs, norm, own_norm, bias: false, unary, epilogue, chooses: false }
-}
-
-pub(crate) fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
-    matrix.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect()
-}
+/// A kernel as a plain function.
+pub(crate) type Run = fn(&cpu::KernelArgs<'_>);

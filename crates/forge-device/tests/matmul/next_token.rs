@@ -3,19 +3,16 @@
 use crate::support::{Argument, Random, each_level, kernel, run_kernel, words_of};
 use forge_device::sampling::sampler::{Sampler, SamplingParams};
 use forge_device::{cpu, ops};
+use forge_oracle::head::{self, CANDIDATES};
 
 #[test]
 fn argmax_combine_returns_the_lowest_of_equal_ids() {
     kernel_under_test!(SHAPE, ops::ArgmaxCombine, cpu::argmax_combine);
     let mut random = Random(9);
-    for candidates in [1, 2, 100] {
-        let mut pairs: Vec<(u32, u32)> =
-            (0..2 * candidates).map(|_| (random.below(9) as u32, random.below(1000) as u32)).collect();
-        // The second row is all NaN.
-        pairs[candidates..].iter_mut().for_each(|pair| pair.0 = 0);
-        let best = pairs[..candidates].iter().map(|&(key, id)| (key, u32::MAX - id)).max().unwrap();
-        let wanted = if best.0 == 0 { 0 } else { u32::MAX - best.1 };
-        let words = pairs.iter().flat_map(|&(key, id)| [key, id]).collect();
+    for candidates in CANDIDATES {
+        let pairs = head::candidates(&mut random, candidates);
+        let wanted = head::argmax_combine(&pairs[..candidates]);
+        let words = pairs.concat();
         let kernel = kernel("argmax_combine", vec!["candidates", "ids"], run);
         *SHAPE.write().unwrap() = Some(ops::ArgmaxCombine { candidates });
         let arguments = [Argument::U32(words), Argument::Output(vec![0xff; 8])];

@@ -4,13 +4,14 @@
 use super::layer::{Layer, Run};
 use super::sum;
 use super::support::{
-    Argument, NAN, Random, affine, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked,
+    Argument, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_repacked, output,
     run_kernel_as, to_f32,
 };
 use forge_device::cpu::simd::isa::Isa;
 use forge_device::cpu::{self};
 use forge_device::device::Schedule;
 use forge_device::ops::{Epilogue, ExpertsSum, Format, Scales, Squares};
+use forge_oracle::matrix::affine;
 
 const ENCODED: [Format; 5] =
     [Format::Q8_0, Format::Q4_0, Format::Q6K, affine(4, 64, Scales::Bf16), Format::Mxfp4];
@@ -37,8 +38,8 @@ fn expert_inputs_are_quantized() {
         for format in ENCODED {
             let layer = Layer::new(&mut random, format, rows, sizes).biased(&mut random);
             let given = random.floats(rows * layer.chosen * layer.inner);
-            let wanted = layer.sum(&rounded(&given, layer.inner));
-            let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.inner(1.0);
+            let wanted = layer.wanted_sum(&rounded(&given, layer.inner));
+            let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.wanted_inner();
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
             let sum = (&given[..], &before[..], Epilogue::Store);
             let portable = Run { level: Isa::Portable, threads: 1, exact: false, is_repacked: false };
@@ -95,18 +96,17 @@ fn partial_squares_do_not_depend_on_the_weight_layout() {
             let given = random.floats(layer.chosen * layer.inner);
             let before = random.floats(layer.width);
             let ending = Epilogue::AddSquares(Squares { partials, gain: false });
-            *SUM.write().unwrap() = Some(layer.sum_shape(ending));
+            *SUM.write().unwrap() = Some(layer.sum_op(ending));
             let left = |is_repacked, level, threads| {
-                let (mut buffers, mut arguments) = layer.planes(&layer.down, is_repacked);
-                buffers.extend(["routes", "x", "y", "squares_out"]);
+                let mut arguments = layer.arguments(1, is_repacked);
                 arguments.extend([
-                    Argument::U32(layer.routes.clone()),
-                    Argument::F32(given.clone()),
-                    Argument::Output(bytes_of(&before)),
-                    Argument::Output(NAN.repeat(partials)),
+                    ("x", Argument::F32(given.clone())),
+                    ("y", Argument::Output(bytes_of(&before))),
+                    ("squares_out", output(partials)),
                 ]);
+                let (buffers, arguments): (Vec<_>, Vec<_>) = arguments.into_iter().unzip();
                 let kernel = match is_repacked {
-                    true => kernel_repacked("experts_sum", buffers, layer.repacked(&layer.down), run_sum),
+                    true => kernel_repacked("experts_sum", buffers, layer.repacked(1), run_sum),
                     false => kernel("experts_sum", buffers, run_sum),
                 };
                 run_kernel_as(kernel, &arguments, &[1], Schedule::Decode, level, threads, false)

@@ -12,6 +12,7 @@ use forge_device::device::Schedule;
 use forge_device::ops::{
     Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format, Gating,
 };
+use forge_oracle::moe::Routes;
 
 fn tiles(call: &cpu::KernelArgs<'_>, shape: &ExpertsTiles) {
     stored!(shape.format, experts_tiles, call, shape);
@@ -53,29 +54,17 @@ fn exactly(level: Isa, threads: usize) -> Run {
 fn grouped_rows_follow_the_routes_in_order() {
     let mut random = Random(11);
     for (rows, sizes, tile_rows) in GROUPED {
-        let layer = Layer::new(&mut random, Format::F32, rows, sizes);
-        let shape = ExpertsGroup { experts: layer.experts, chosen: layer.chosen, tile_rows };
-        let mut wanted: Vec<(usize, usize)> =
-            layer.pairs().enumerate().map(|(pair, (_, expert, _))| (expert, pair)).collect();
-        wanted.sort_unstable();
-        each_level(|level, threads| {
-            let [pairs, tiles] = layer.grouped(shape, exactly(level, threads));
-            let found: Vec<usize> = pairs.iter().map(|pair| *pair as usize).collect();
-            assert_eq!(found, wanted.iter().map(|(_, pair)| *pair).collect::<Vec<_>>());
-            let mut next = 0;
-            for tile in tiles.chunks_exact(3) {
-                let [expert, first, count] = [0, 1, 2].map(|i| tile[i] as usize);
-                if next == pairs.len() {
-                    assert_eq!([expert, first, count], [0; 3]);
-                    continue;
-                }
-                let of_expert = wanted[next..].iter().take_while(|(other, _)| *other == expert).count();
-                assert_eq!((expert, first), (wanted[next].0, next));
-                assert_eq!(count, of_expert.min(tile_rows));
-                next += count;
+        let mut layer = Layer::new(&mut random, Format::F32, rows, sizes);
+        for is_skewed in [false, true] {
+            if is_skewed {
+                layer.routes = Routes::skewed(&mut random, rows, layer.experts, layer.chosen);
             }
-            assert_eq!(next, pairs.len());
-        });
+            let op = layer.group_op(tile_rows);
+            let wanted = layer.routes.grouped(&op);
+            each_level(|level, threads| {
+                assert_eq!(layer.grouped(op, exactly(level, threads)), wanted, "{level:?} {op:?}");
+            });
+        }
     }
 }
 
@@ -93,7 +82,7 @@ fn grouped_rows_are_bitwise_identical_to_single_rows() {
                 let what = format!("{level:?} {rows} {format:?} {sizes:?}");
                 let run = exactly(level, threads);
                 let inner = layer.inner_of_tiles(tile_rows, run);
-                compare(&what, &to_f32(&inner), &layer.inner(1.0));
+                compare(&what, &to_f32(&inner), &layer.wanted_inner());
                 assert!(inner == layer.inner_by_row(run), "{what}");
                 for ending in [Epilogue::Store, Epilogue::Add] {
                     let sums = layer.sum_of_tiles(tile_rows, (&inner, &before, ending), run);
@@ -105,27 +94,17 @@ fn grouped_rows_are_bitwise_identical_to_single_rows() {
     }
 }
 
-type Named = Vec<(&'static str, Argument)>;
-
 /// The kernels of a layer, expert by expert and row by row.
 impl Layer {
     fn grouped(&self, shape: ExpertsGroup, with: Run) -> [Vec<u32>; 2] {
         let rows = self.rows();
-        let most = (rows * self.chosen + self.experts * (shape.tile_rows - 1)) / shape.tile_rows;
         let arguments = [
-            ("routes", Argument::U32(self.routes.clone())),
+            ("routes", Argument::U32(self.routes.words())),
             ("pairs", Argument::Output(NAN.repeat(rows * self.chosen))),
-            ("tiles", Argument::Output(NAN.repeat(3 * most))),
+            ("tiles", Argument::Output(NAN.repeat(3 * shape.tiles(rows)))),
         ];
         let left = ran!(cpu::experts_group, ExpertsGroup, shape, arguments, None, (rows, with));
         [words_of(&left[0]), words_of(&left[1])]
-    }
-
-    /// The planes and the biases of a matrix: the first or the second.
-    fn stored(&self, matrix: usize, with: Run) -> (Named, Named) {
-        let (names, planes) = self.planes([&self.gate_up, &self.down][matrix], with.is_repacked);
-        let bias = self.biases.iter().map(|biases| ("bias", Argument::F32(biases[matrix].clone())));
-        (names.into_iter().zip(planes).collect(), bias.collect())
     }
 
     /// Products of the pairs in the tiles with the first or the second matrix.
@@ -136,46 +115,29 @@ impl Layer {
         tile_rows: usize,
         with: Run,
     ) -> Vec<u8> {
-        let Layer { experts, chosen, width, inner, .. } = *self;
-        let [pairs, tiles_words] = self.grouped(ExpertsGroup { experts, chosen, tile_rows }, with);
-        let (mut arguments, bias) = self.stored(matrix, with);
+        let shape = ExpertsTiles { gating, ..self.tiles_op(matrix, tile_rows) };
+        let [pairs, tiles_words] = self.grouped(self.group_op(tile_rows), with);
+        let mut arguments = self.weight(matrix, with.is_repacked);
+        arguments.extend(self.bias(matrix));
         arguments.extend([("pairs", Argument::U32(pairs)), ("tiles", Argument::U32(tiles_words))]);
         arguments.push(("x", x));
-        arguments.extend(bias);
-        let (outputs, inputs, made) = [(2 * inner, width, inner), (width, inner, width)][matrix];
-        arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
-        let bias = self.biases.is_some();
-        let record = self.record();
-        let format = [&self.gate_up, &self.down][matrix].format;
-        let shape = ExpertsTiles {
-            format,
-            experts,
-            chosen,
-            shared: 0,
-            outputs,
-            inputs,
-            record,
-            bias,
-            gating,
-            tile_rows,
-        };
-        let strips = with.is_repacked.then(|| self.repacked([&self.gate_up, &self.down][matrix]));
+        let made = [self.inner, self.width][matrix];
+        arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * made))));
+        let strips = with.is_repacked.then(|| self.repacked(matrix));
         ran!(tiles, ExpertsTiles, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
     pub(crate) fn inner_of_tiles(&self, tile_rows: usize, with: Run) -> Vec<u8> {
         let x = Argument::F32(self.x.clone());
-        self.products(0, (x, Some(self.inner_shape().gating)), tile_rows, with)
+        self.products(0, (x, Some(self.gating)), tile_rows, with)
     }
 
     pub(crate) fn inner_by_row(&self, with: Run) -> Vec<u8> {
-        let (mut arguments, bias) = self.stored(0, with);
-        arguments.push(("routes", Argument::U32(self.routes.clone())));
+        let mut arguments = self.arguments(0, with.is_repacked);
         arguments.push(("x", Argument::F32(self.x.clone())));
-        arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
-        let shape = self.inner_shape();
-        let strips = with.is_repacked.then(|| self.repacked(&self.gate_up));
+        let shape = self.inner_op();
+        let strips = with.is_repacked.then(|| self.repacked(0));
         ran!(inner, ExpertsInner, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -188,7 +150,7 @@ impl Layer {
         let x = Argument::F32(to_f32(given));
         let each = self.products(1, (x, None), tile_rows, with);
         let arguments = [
-            ("routes", Argument::U32(self.routes.clone())),
+            ("routes", Argument::U32(self.routes.words())),
             ("each", Argument::F32(to_f32(&each))),
             ("y", Argument::Output(bytes_of(before))),
         ];
@@ -202,13 +164,11 @@ impl Layer {
         (given, before, ending): (&[u8], &[f32], Epilogue),
         with: Run,
     ) -> Vec<u8> {
-        let (mut arguments, bias) = self.stored(1, with);
-        arguments.push(("routes", Argument::U32(self.routes.clone())));
+        let mut arguments = self.arguments(1, with.is_repacked);
         arguments.push(("x", Argument::F32(to_f32(given))));
-        arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
-        let shape = self.sum_shape(ending);
-        let strips = with.is_repacked.then(|| self.repacked(&self.down));
+        let shape = self.sum_op(ending);
+        let strips = with.is_repacked.then(|| self.repacked(1));
         ran!(sum, ExpertsSum, shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

@@ -26,11 +26,15 @@ mod routes;
 use forge_device::cpu::{self};
 use forge_device::device::Schedule;
 use forge_device::ops::{DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Scales, Squares};
+use forge_oracle::compare::{sum as added, term};
+use forge_oracle::matrix::affine;
+use forge_oracle::moe::{PLAIN, Routes, routed};
+use forge_oracle::norm::inverse_rms;
 use layer::Layer;
-use routes::{PLAIN, routed};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use support::{
-    Argument, NAN, Random, affine, bytes_of, compare, each_level, kernel, run_kernel, run_kernel_as, to_f32,
-    words_of,
+    Argument, Call, Expected, Random, bytes_of, compare, each_level, output, run_kernel_as, to_f32, words_of,
 };
 
 const FORMATS: [Format; 6] =
@@ -60,21 +64,17 @@ fn grouped_gemm_multiplies_the_rows_of_each_expert() {
     for (rows, sizes) in SIZES {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
             let mut layer = Layer::new(&mut random, format, rows, sizes);
-            let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
-            buffers.extend(["routes", "x"]);
-            arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(layer.x.clone())]);
             if biased {
                 layer = layer.biased(&mut random);
-                buffers.push("bias");
-                arguments.extend(layer.biases.iter().map(|biases| Argument::F32(biases[0].clone())));
             }
-            buffers.push("y");
-            arguments.push(Argument::Output(NAN.repeat(rows * layer.chosen * layer.inner)));
-            *INNER.write().unwrap() = Some(layer.inner_shape());
-            let kernel = kernel("experts_inner", buffers, run_inner);
-            let wanted = layer.inner(1.0);
+            let mut arguments = layer.arguments(0, false);
+            arguments.push(("x", Argument::F32(layer.x.clone())));
+            arguments.push(("y", output(rows * layer.chosen * layer.inner)));
+            let call = Call::new("experts_inner", run_inner, arguments);
+            *INNER.write().unwrap() = Some(layer.inner_op());
+            let wanted = layer.wanted_inner();
             each_level(|level, threads| {
-                let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                let y = call.run(&[rows], level, threads);
                 compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &to_f32(&y[0]), &wanted);
             });
         }
@@ -94,26 +94,18 @@ fn expert_outputs_are_weighted_and_summed() {
             }
             let given = random.floats(rows * layer.chosen * layer.inner);
             let before = random.floats(rows * layer.width);
-            let plain = layer.sum(&given);
             for ending in [Epilogue::Store, Epilogue::Add] {
-                let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
-                buffers.extend(["routes", "x"]);
-                arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(given.clone())]);
-                if let Some(biases) = &layer.biases {
-                    buffers.push("bias");
-                    arguments.push(Argument::F32(biases[1].clone()));
+                let mut arguments = layer.arguments(1, false);
+                arguments.push(("x", Argument::F32(given.clone())));
+                arguments.push(("y", Argument::Output(bytes_of(&before))));
+                let call = Call::new("experts_sum", run_sum, arguments);
+                *SUM.write().unwrap() = Some(layer.sum_op(ending));
+                let mut wanted = layer.wanted_sum(&given);
+                if ending == Epilogue::Add {
+                    wanted.iter_mut().zip(&before).for_each(|(to, before)| *to = added(*to, term(*before)));
                 }
-                buffers.push("y");
-                arguments.push(Argument::Output(bytes_of(&before)));
-                *SUM.write().unwrap() = Some(layer.sum_shape(ending));
-                let kernel = kernel("experts_sum", buffers, run_sum);
-                let added = plain
-                    .iter()
-                    .zip(&before)
-                    .map(|((sum, size), before)| (sum + f64::from(*before), size + f64::from(before.abs())));
-                let wanted = if ending == Epilogue::Add { added.collect() } else { plain.clone() };
                 each_level(|level, threads| {
-                    let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                    let y = call.run(&[rows], level, threads);
                     compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &to_f32(&y[0]), &wanted);
                 });
             }
@@ -124,31 +116,47 @@ fn expert_outputs_are_weighted_and_summed() {
 /// In a batch of any size, and alone.
 #[test]
 fn results_are_batch_invariant() {
+    check_batches(&mut Random(9), 7, [5, 2, 1056, 30], &[0..1, 6..7, 2..4]);
+}
+
+/// Batch invariance: the result of a row does not depend on the batch.
+#[test]
+fn a_row_is_bitwise_identical_in_any_batch() {
+    check_batches(&mut Random(5), 30, [5, 2, 70, 40], &[0..2, 1..4, 3..10, 7..29]);
+}
+
+/// Compares rows of a layer with the same rows in a smaller batch.
+fn check_batches(random: &mut Random, rows: usize, sizes: [usize; 4], parts: &[Range<usize>]) {
     kernel_under_test!(INNER, ExpertsInner, inner);
-    let run_inner = run as fn(&cpu::KernelArgs<'_>);
-    let mut random = Random(9);
-    let (rows, sizes) = (7, [5, 2, 1056, 30]);
+    // One test at a time uses the kernel's static shape.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for format in FORMATS {
-        let layer = Layer::new(&mut random, format, rows, sizes);
-        let (mut buffers, of_matrix) = layer.planes(&layer.gate_up, false);
-        buffers.extend(["routes", "x", "y"]);
-        *INNER.write().unwrap() = Some(layer.inner_shape());
-        let kernel = kernel("experts_inner", buffers, run_inner);
+        let layer = Layer::new(random, format, rows, sizes);
+        *INNER.write().unwrap() = Some(layer.inner_op());
         let results = layer.chosen * layer.inner;
-        each_level(|level, threads| {
-            let of = |rows: std::ops::Range<usize>| {
-                let mut arguments = of_matrix.clone();
-                let part = |width: usize| rows.start * width..rows.end * width;
-                arguments.push(Argument::U32(layer.routes[part(2 * layer.chosen)].to_vec()));
-                arguments.push(Argument::F32(layer.x[part(layer.width)].to_vec()));
-                arguments.push(Argument::Output(NAN.repeat(rows.len() * results)));
-                let scalars = [rows.len() as u32];
-                run_kernel_as(kernel, &arguments, &scalars, Schedule::Batch, level, threads, true).remove(0)
+        let call_of = |rows: &Range<usize>| {
+            let part = Layer {
+                x: layer.x[rows.start * layer.width..rows.end * layer.width].to_vec(),
+                routes: Routes(layer.routes.0[rows.clone()].to_vec()),
+                ..layer.clone()
             };
-            let all = of(0..rows);
-            for some in [0..1, 6..7, 2..4] {
-                let same = of(some.clone()) == all[some.start * results * 4..some.end * results * 4];
-                assert!(same, "{level:?} {format:?}: rows {some:?} of {rows}");
+            let mut arguments = part.arguments(0, false);
+            arguments.push(("x", Argument::F32(part.x.clone())));
+            arguments.push(("y", output(rows.len() * results)));
+            Call::new("experts_inner", run, arguments)
+        };
+        let (all, calls) = (call_of(&(0..rows)), parts.iter().map(call_of).collect::<Vec<_>>());
+        each_level(|level, threads| {
+            let run = |call: &Call, rows: usize| {
+                let scalars = [rows as u32];
+                let batch = Schedule::Batch;
+                run_kernel_as(call.kernel, &call.arguments, &scalars, batch, level, threads, true).remove(0)
+            };
+            let all = run(&all, rows);
+            for (part, call) in parts.iter().zip(&calls) {
+                let same = run(call, part.len()) == all[part.start * results * 4..part.end * results * 4];
+                assert!(same, "{level:?} {format:?}: rows {part:?} of {rows}");
             }
         });
     }
@@ -173,28 +181,28 @@ fn decode_experts_fuse_routing_norm_and_squares() {
             let route = Route { experts: experts - shared, chosen: chosen - shared, shared, gated, ..PLAIN };
             let logits = random.floats(route.experts + usize::from(gated));
             let wanted_routes = routed(&route, &logits, &[], &[]);
-            let bits = wanted_routes.iter().map(|(_, weight)| (*weight as f32).to_bits());
-            layer.routes = wanted_routes.iter().map(|(expert, _)| *expert as u32).chain(bits).collect();
+            let routes = wanted_routes.iter().map(|(expert, weight)| (*expert, *weight as f32));
+            layer.routes = Routes(vec![routes.collect()]);
+            let words = layer.routes.words();
             let parts: Vec<f32> = random.floats(37).iter().map(|number| number.abs()).collect();
-            let mean = parts.iter().map(|part| f64::from(*part)).sum::<f64>() / width as f64;
+            let factor = inverse_rms(parts.iter().map(|part| f64::from(*part)).sum(), width, 1e-5);
             let norm = Some(DeferredNorm { partials: 37, epsilon: 1e-5 });
-            let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
-            buffers.extend(["logits", "routes", "x", "squares", "y"]);
+            let mut arguments = layer.weight(0, false);
             arguments.extend([
-                Argument::F32(logits),
-                Argument::Output(NAN.repeat(2 * chosen)),
-                Argument::F32(layer.x.clone()),
-                Argument::F32(parts),
-                Argument::Output(NAN.repeat(chosen * layer.inner)),
+                ("logits", Argument::F32(logits)),
+                ("routes", output(2 * chosen)),
+                ("x", Argument::F32(layer.x.clone())),
+                ("squares", Argument::F32(parts)),
+                ("y", output(chosen * layer.inner)),
             ]);
-            let shape = ExpertsInner { norm, route: Some(route), ..layer.inner_shape() };
+            let call = Call::new("experts_inner", run_inner, arguments);
+            let shape = ExpertsInner { norm, route: Some(route), ..layer.inner_op() };
             *INNER.write().unwrap() = Some(shape);
-            let kernel = kernel("experts_inner", buffers, run_inner);
-            let wanted = layer.inner(1.0 / (mean + 1e-5).sqrt());
+            let wanted = layer.inner(&layer.x, &layer.routes, &[factor]);
             each_level(|level, threads| {
-                let outputs = run_kernel(kernel, &arguments, &[1], level, threads);
+                let outputs = call.run(&[1], level, threads);
                 let found = words_of(&outputs[0]);
-                assert_eq!(found[..chosen], layer.routes[..chosen]);
+                assert_eq!(found[..chosen], words[..chosen]);
                 for (found, (_, wanted)) in found[chosen..].iter().zip(&wanted_routes) {
                     assert!((f64::from(f32::from_bits(*found)) - wanted).abs() < 1e-6);
                 }
@@ -213,28 +221,20 @@ fn one_row_writes_squares() {
         let layer = Layer::new(&mut random, Format::F32, 1, [7, 3, 150, 22]);
         let given = random.floats(layer.chosen * layer.inner);
         let (before, gains) = (random.floats(layer.width), random.floats(layer.width));
-        let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
-        buffers.extend(["routes", "x", "y"]);
-        arguments.extend([Argument::U32(layer.routes.clone()), Argument::F32(given.clone())]);
-        arguments.push(Argument::Output(bytes_of(&before)));
+        let mut arguments = layer.arguments(1, false);
+        arguments.push(("x", Argument::F32(given.clone())));
+        arguments.push(("y", Argument::Output(bytes_of(&before))));
         if gain {
-            buffers.extend(["gain", "gained"]);
-            arguments.push(Argument::F32(gains.clone()));
-            arguments.push(Argument::Output(NAN.repeat(layer.width)));
+            arguments.extend([("gain", Argument::F32(gains.clone())), ("gained", output(layer.width))]);
         }
-        buffers.push("squares_out");
-        arguments.push(Argument::Output(NAN.repeat(partials)));
+        arguments.push(("squares_out", output(partials)));
+        let call = Call::new("experts_sum", run_sum, arguments);
         let ending = Epilogue::AddSquares(Squares { partials, gain });
-        *SUM.write().unwrap() = Some(layer.sum_shape(ending));
-        let kernel = kernel("experts_sum", buffers, run_sum);
-        let wanted: Vec<(f64, f64)> = layer
-            .sum(&given)
-            .iter()
-            .zip(&before)
-            .map(|((sum, size), before)| (sum + f64::from(*before), size + f64::from(before.abs())))
-            .collect();
+        *SUM.write().unwrap() = Some(layer.sum_op(ending));
+        let wanted = layer.wanted_sum(&given).into_iter().zip(&before);
+        let wanted: Vec<Expected> = wanted.map(|(sum, before)| added(sum, term(*before))).collect();
         each_level(|level, threads| {
-            let outputs = run_kernel(kernel, &arguments, &[1], level, threads);
+            let outputs = call.run(&[1], level, threads);
             let y = to_f32(&outputs[0]);
             compare("y", &y, &wanted);
             if gain {
@@ -245,35 +245,6 @@ fn one_row_writes_squares() {
             let all: f64 = y.iter().map(|y| f64::from(*y).powi(2)).sum();
             let left: f64 = to_f32(outputs.last().unwrap()).iter().map(|x| f64::from(*x)).sum();
             assert!((left - all).abs() <= 1e-5 * all, "{left} {all}");
-        });
-    }
-}
-
-/// Batch invariance: the result of a row does not depend on the batch.
-#[test]
-fn a_row_is_bitwise_identical_in_any_batch() {
-    kernel_under_test!(INNER, ExpertsInner, inner);
-    let run_inner = run as fn(&cpu::KernelArgs<'_>);
-    let mut random = Random(5);
-    for format in FORMATS {
-        let layer = Layer::new(&mut random, format, 30, [5, 2, 70, 40]);
-        let (mut names, weights) = layer.planes(&layer.gate_up, false);
-        names.extend(["routes", "x", "y"]);
-        let kernel = kernel("experts_inner", names, run_inner);
-        *INNER.write().unwrap() = Some(layer.inner_shape());
-        let of = |rows: std::ops::Range<usize>, level, threads| {
-            let mut arguments = weights.clone();
-            arguments.push(Argument::U32(layer.routes[rows.start * 4..rows.end * 4].to_vec()));
-            arguments.push(Argument::F32(layer.x[rows.start * 70..rows.end * 70].to_vec()));
-            arguments.push(Argument::Output(vec![0; rows.len() * 2 * 40 * 4]));
-            run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads).remove(0)
-        };
-        each_level(|level, threads| {
-            let all = of(0..30, level, threads);
-            for rows in [0..2, 1..4, 3..10, 7..29] {
-                let same = of(rows.clone(), level, threads) == all[rows.start * 320..rows.end * 320];
-                assert!(same, "{level:?} {format:?} rows {rows:?} of 30");
-            }
         });
     }
 }

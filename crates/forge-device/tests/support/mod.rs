@@ -1,14 +1,14 @@
 //! Test helpers: pseudorandom numbers, weight files, execution of one kernel, and expected results.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unused_imports, unreachable_pub)]
 
 pub mod halving;
-mod matrix;
-mod random;
 pub mod reference;
+mod tensors;
 
-pub use matrix::*;
-pub use random::Random;
+pub use forge_oracle::compare::{Expected, absolute, relative, to_f64, values_of};
+pub use forge_oracle::{Batch, Matrix, Random};
+pub use tensors::*;
 
 use forge_device::cpu::format::repacked::RepackedMatrix;
 use forge_device::cpu::simd::isa::Isa;
@@ -65,16 +65,38 @@ pub fn kernel_repacked(
     }))
 }
 
-/// Compares values: `wanted` has each expected value with the magnitude of its terms.
-pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
-    assert_eq!(got.len(), wanted.len(), "{what}");
-    for (index, (got, (wanted, size))) in got.iter().zip(wanted).enumerate() {
-        let error = (f64::from(*got) - wanted).abs();
-        assert!(
-            error <= 1e-6 * size + 1e-30,
-            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
-        );
+/// A kernel with its arguments.
+pub struct Call {
+    pub kernel: &'static Kernel,
+    pub arguments: Vec<Argument>,
+}
+
+impl Call {
+    /// A kernel with arguments by name.
+    pub fn new(
+        name: &'static str,
+        cpu: fn(&KernelArgs<'_>),
+        arguments: impl IntoIterator<Item = (&'static str, Argument)>,
+    ) -> Call {
+        let (buffers, arguments) = arguments.into_iter().unzip();
+        Call { kernel: kernel(name, buffers, cpu), arguments }
     }
+
+    /// Runs it as [`run_kernel`] does.
+    pub fn run(&self, scalars: &[usize], level: Isa, threads: usize) -> Vec<Vec<u8>> {
+        let scalars: Vec<u32> = scalars.iter().map(|scalar| *scalar as u32).collect();
+        run_kernel(self.kernel, &self.arguments, &scalars, level, threads)
+    }
+}
+
+/// A buffer for this many floats, which is written.
+pub fn output(floats: usize) -> Argument {
+    Argument::Output(NAN.repeat(floats))
+}
+
+/// Compares values: each may be off by a millionth of the magnitude of its terms.
+pub fn compare(what: &str, got: &[f32], wanted: &[Expected]) {
+    forge_oracle::compare(what, got, wanted, 1e-6);
 }
 
 /// Runs a check on every instruction set, with one to three threads.
@@ -261,8 +283,4 @@ pub fn to_f32(bytes: &[u8]) -> Vec<f32> {
 
 pub fn words_of(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
-}
-
-pub fn silu(x: f64) -> f64 {
-    x / (1.0 + (-x).exp())
 }

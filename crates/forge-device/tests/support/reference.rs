@@ -1,7 +1,9 @@
 //! The tiny model in plain f64, and its files.
 
-use super::{Matrix, Random, matrix, silu, tensors, vector, write_weights};
+use super::{Matrix, Random, tensors, vector, write_weights};
 use forge_device::ops::Format;
+use forge_oracle::elementwise::silu;
+use forge_oracle::norm::normed;
 use half::f16;
 use serde_json::json;
 use std::path::Path;
@@ -30,8 +32,7 @@ fn product(matrix: &Matrix, x: &[f64]) -> Vec<f64> {
 }
 
 fn norm(x: &[f64], gain: &[f32]) -> Vec<f64> {
-    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-    x.iter().zip(gain).map(|(v, &g)| v / (mean + f64::from(1e-5_f32)).sqrt() * f64::from(g)).collect()
+    normed(x, Some(gain), 1e-5)
 }
 
 /// A value rounded as the cache stores it.
@@ -47,18 +48,18 @@ impl Reference {
         let layers = (0..2)
             .map(|_| Layer {
                 attention_gain: gain(),
-                qkv: matrix(&mut random, Format::Q4_0, 80, 40, 0.4),
-                output: matrix(&mut random, Format::Q8_0, 40, 40, 0.4),
+                qkv: Matrix::random(&mut random, Format::Q4_0, 80, 40, 0.4),
+                output: Matrix::random(&mut random, Format::Q8_0, 40, 40, 0.4),
                 mlp_gain: gain(),
-                gate_up: matrix(&mut random, Format::Q8_0, 48, 40, 0.5),
-                down: matrix(&mut random, Format::Q8_0, 40, 24, 0.4),
+                gate_up: Matrix::random(&mut random, Format::Q8_0, 48, 40, 0.5),
+                down: Matrix::random(&mut random, Format::Q8_0, 40, 24, 0.4),
             })
             .collect();
         Reference {
-            embed: matrix(&mut random, Format::Q8_0, 50, 40, 1.0),
+            embed: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
             layers,
             final_gain: gain(),
-            head: matrix(&mut random, Format::Q8_0, 50, 40, 1.0),
+            head: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
         }
     }
 

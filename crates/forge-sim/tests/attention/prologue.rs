@@ -1,95 +1,74 @@
 //! Attention with a fused prologue, which prepares its row and appends it to the KV cache.
 
-use crate::shape::{Batch, cache};
-use crate::shapes::{shapes, with_matrix_units};
-use crate::{Input, Kernels, Random, compare, to_f32};
-use forge_kernels::prologue_fits;
-use forge_ops::{Format, KvSource};
+use crate::shape::{Shape, shapes};
+use crate::shapes::with_matrix_units;
+use crate::{Input, Kernels, compare};
+use forge_kernels::{Spec, prologue_fits};
+use forge_oracle::attention::{attend, gated_heads, prepare};
+use forge_oracle::{Batch, Random, values_of};
+
+/// The shapes whose prologue fits.
+fn with_prologue() -> Vec<Shape> {
+    let mut shapes = [shapes(), with_matrix_units()].concat();
+    shapes.retain(|shape| prologue_fits(shape.layer.query_heads, shape.layer.key_heads, shape.layer.width));
+    shapes
+}
 
 #[test]
 fn attention_with_fused_prologue_matches_the_reference() {
-    let mut shapes = shapes();
-    shapes.extend(with_matrix_units());
-    shapes.retain(|shape| prologue_fits(shape.query_heads, shape.key_heads, shape.width));
+    let shapes = with_prologue();
     let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.join()]));
     let mut random = Random(3);
     for (index, shape) in shapes.iter().enumerate() {
-        let batches = [
-            (Batch::of(&[(1, 0)]), 1),
-            (Batch::of(&[(0, 0)]), 3),
-            (Batch::of(&[(0, 18)]), 1),
-            (Batch::of(&[(1, 149)]), 1),
-            (Batch::of(&[(1, 149), (0, 3)]), 16),
-        ];
-        for (batch, splits) in batches {
+        let layer = &shape.layer;
+        let (op, cache) = (layer.attend_with_prologue(), layer.kv_cache());
+        for (batch, splits) in layer.decode_batches().into_iter().zip([1, 3, 1, 1, 1, 16]) {
             let rows = batch.rows();
-            let row_width = shape.row_width();
-            let appends = shape.kv_source != KvSource::Nothing;
-            let qkv = random.floats(rows * row_width);
-            let gains = [0; 2].map(|_| random.floats(shape.width));
-            let sinks = random.floats(shape.query_heads);
-            let of_row = |slot| batch.slots.iter().position(|of| *of == slot);
-            let seen =
-                |slot| of_row(slot).map_or(0, |row| batch.positions[row] as usize + usize::from(!appends));
-            let before = [0; 2].map(|_| cache(&mut random, shape, seen).0);
-            let many = splits > 1;
-            let heads = rows * shape.query_heads * shape.width * 4;
-            let partials = rows * shape.query_heads * splits * (shape.width + 2) * 4;
+            let given = layer.inputs(&mut random, rows);
+            let written = usize::from(layer.appends());
+            let reach = |slot| batch.reach(slot).saturating_sub(written);
+            let before = [0; 2].map(|_| cache.random(&mut random, reach));
+            let [heads, partials] = shape.written(rows, splits);
             let scalars = shape.scalars(rows, splits);
             let written = kernels.run(
                 2 * index,
                 &scalars,
                 &[
-                    (if appends { "qkv" } else { "q" }, Input::F32(&qkv)),
-                    ("query_gain", Input::F32(&gains[0])),
-                    ("key_gain", Input::F32(&gains[1])),
-                    ("keys", Input::Bytes(&before[0])),
-                    ("values", Input::Bytes(&before[1])),
-                    ("sinks", Input::F32(&sinks)),
-                    ("gates", Input::F32(&qkv)),
+                    (if layer.appends() { "qkv" } else { "q" }, Input::F32(&given.qkv)),
+                    ("query_gain", Input::F32(&given.gains[0])),
+                    ("key_gain", Input::F32(&given.gains[1])),
+                    ("keys", Input::Bytes(&before[0].0)),
+                    ("values", Input::Bytes(&before[1].0)),
+                    ("sinks", Input::F32(&given.sinks)),
+                    ("gates", Input::F32(&given.qkv)),
                     ("slots", Input::U32(&batch.slots)),
                     ("positions", Input::U32(&batch.positions)),
-                    ("partials", Input::Uninitialized(if many { partials } else { 0 })),
-                    ("heads", Input::Uninitialized(if many { 0 } else { heads })),
+                    ("partials", Input::Uninitialized(partials)),
+                    ("heads", Input::Uninitialized(heads)),
                 ],
             );
-            let [partials, mut heads_bytes] = [1, 0].map(|last| written[written.len() - 1 - last].clone());
-            if many {
+            let [partials, mut heads] = [1, 0].map(|last| written[written.len() - 1 - last].clone());
+            if splits > 1 {
                 let inputs = [
                     ("partials", Input::Bytes(&partials)),
-                    ("gates", Input::F32(&qkv)),
-                    ("heads", Input::Uninitialized(heads)),
+                    ("gates", Input::F32(&given.qkv)),
+                    ("heads", Input::Uninitialized(shape.written(rows, 1)[0])),
                 ];
-                heads_bytes = kernels.run(2 * index + 1, &scalars, &inputs).swap_remove(0);
+                heads = kernels.run(2 * index + 1, &scalars, &inputs).swap_remove(0);
             }
             // The cache has the row's rounded key and value, and is otherwise unchanged.
-            let after =
-                [0, 1].map(|which| shape.to_f32(if appends { &written[which] } else { &before[which] }));
-            let loss = shape.rope_error();
-            let unit = shape.unit() + loss;
-            let mut expected_heads = Vec::new();
-            let mut expected = before.map(|bytes| shape.to_f32(&bytes));
-            for row in 0..rows {
-                let (slot, position) = (batch.slots[row], batch.positions[row]);
-                let [queries, key, value] =
-                    shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
-                for head in 0..if appends { shape.key_heads } else { 0 } {
-                    let at = shape.place(slot, head, position as usize);
-                    for (which, prepared) in [(0, &key), (1, &value)] {
-                        let prepared = &prepared[head * shape.width..][..shape.width];
-                        compare(shape, &after[which][at..][..shape.width], prepared, unit);
-                        expected[which][at..][..shape.width]
-                            .copy_from_slice(&after[which][at..][..shape.width]);
-                    }
-                }
-                let heads = shape.attended(&queries, &after[0], &after[1], &sinks, slot, position as usize);
-                expected_heads.extend(shape.opened(heads, &qkv[row * row_width..]));
+            let prepared =
+                prepare(&layer.rope_append(), layer.context, &given.qkv, given.gains(), &batch.positions);
+            let after = [0, 1]
+                .map(|which| cache.decode(if layer.appends() { &written[which] } else { &before[which].0 }));
+            for (which, own) in [&prepared.keys, &prepared.values].into_iter().enumerate() {
+                let error = |value: f64| shape.cache_error() * value.abs().max(1.0);
+                cache.check_append(shape, [&before[which].1, &after[which]], own, &batch, error);
             }
-            for (after, expected) in after.iter().zip(&expected) {
-                let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
-                assert!(after.iter().zip(expected).all(same), "{shape:?} wrote where it should not");
-            }
-            compare(shape, &to_f32(&heads_bytes, Format::F32), &expected_heads, 1e-5 + loss);
+            let caches = after.each_ref().map(|values| &values[..]);
+            let expected = attend(&op, &cache, &prepared.queries, caches, &given.sinks, &batch);
+            let expected = gated_heads(op.gates, expected, &given.qkv);
+            compare(shape, &heads, values_of(&expected), 1e-5 + shape.rope_error());
         }
     }
 }
@@ -99,52 +78,48 @@ fn attention_with_fused_prologue_matches_the_reference() {
 #[test]
 fn rows_of_one_slot_equal_rows_in_sequence() {
     const ROWS: usize = 3;
-    let mut shapes = shapes();
-    shapes.extend(with_matrix_units());
-    shapes.retain(|shape| {
-        let fits = prologue_fits(shape.query_heads, shape.key_heads, shape.width);
+    const FIRST: usize = 18;
+    let mut shapes = with_prologue();
+    shapes.retain(|Shape { layer, .. }| {
         // A ring keeps what the first row sees.
-        let ring = shape.ring.zip(shape.window).is_none_or(|(ring, window)| ring + 1 >= window + ROWS);
-        fits && ring && shape.kv_source != KvSource::Nothing
+        let ring = layer.ring.zip(layer.window).is_none_or(|(ring, window)| ring + 1 >= window + ROWS);
+        ring && layer.appends() && layer.context > FIRST + ROWS
     });
     assert!(shapes.len() > 20, "{}", shapes.len());
-    let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.rope_append()]));
+    let kernels = Kernels::of(
+        shapes.iter().flat_map(|shape| [shape.split(true), Spec::RopeAppend(shape.layer.rope_append())]),
+    );
     let mut random = Random(31);
     for (index, shape) in shapes.iter().enumerate() {
-        for (first, splits) in [(0, 1), (18, 3)] {
+        for (first, splits) in [(0, 1), (FIRST as u32, 3)] {
             let all = Batch::of(&[(1, first), (1, first + 1), (1, first + 2)]);
-            let row_width = shape.row_width();
-            let qkv = random.floats(ROWS * row_width);
-            let gains = [0; 2].map(|_| random.floats(shape.width));
-            let sinks = random.floats(shape.query_heads);
-            let before =
-                [0; 2].map(|_| cache(&mut random, shape, |slot| usize::from(slot == 1) * first as usize).0);
-            let heads = shape.query_heads * shape.width * 4;
-            let partials = shape.query_heads * splits * (shape.width + 2) * 4;
+            let layer = &shape.layer;
+            let (row_width, given) = (layer.row_width(), layer.inputs(&mut random, ROWS));
+            let reach = |slot| if slot == 1 { first as usize } else { 0 };
+            let before = [0; 2].map(|_| layer.kv_cache().random(&mut random, reach).0);
             let run = |kernel: usize, rows: std::ops::Range<usize>, cache: &[Vec<u8>; 2], appends: usize| {
-                let qkv = &qkv[rows.start * row_width..rows.end * row_width];
+                let qkv = &given.qkv[rows.start * row_width..rows.end * row_width];
                 let (slots, positions) = (&all.slots[rows.clone()], &all.positions[rows.clone()]);
                 let scalars: Vec<(&str, usize)> = shape
                     .scalars(rows.len(), splits)
                     .into_iter()
                     .map(|(name, value)| (name, if name == "appends" { appends } else { value }))
                     .collect();
-                let [partials, heads] =
-                    if splits > 1 { [rows.len() * partials, 0] } else { [0, rows.len() * heads] };
+                let [heads, partials] = shape.written(rows.len(), splits);
                 kernels.run(
                     kernel,
                     &scalars,
                     &[
                         ("qkv", Input::F32(qkv)),
-                        ("query_gain", Input::F32(&gains[0])),
-                        ("key_gain", Input::F32(&gains[1])),
+                        ("query_gain", Input::F32(&given.gains[0])),
+                        ("key_gain", Input::F32(&given.gains[1])),
                         ("keys", Input::Bytes(&cache[0])),
                         ("values", Input::Bytes(&cache[1])),
-                        ("sinks", Input::F32(&sinks)),
+                        ("sinks", Input::F32(&given.sinks)),
                         ("gates", Input::F32(qkv)),
                         ("slots", Input::U32(slots)),
                         ("positions", Input::U32(positions)),
-                        ("q", Input::Uninitialized(rows.len() * shape.query_heads * shape.width * 4)),
+                        ("q", Input::Uninitialized(shape.written(rows.len(), 1)[0])),
                         ("partials", Input::Uninitialized(partials)),
                         ("heads", Input::Uninitialized(heads)),
                     ],

@@ -1,9 +1,12 @@
 //! Batched GEMV: every row has the bits of the kernel for one row.
 
-use crate::plain::{Bench, Input, Random, Stored, stored};
+use crate::execution::{Input, Kernels};
+use crate::scalars;
 use forge_kernels::Spec;
 use forge_kernels::spec::{LinearKernel, LinearLayout, Rows};
 use forge_ops::{Epilogue, Quantize, Squares};
+use forge_oracle::Random;
+use forge_oracle::matmul::{LinearInputs, row_len};
 
 /// Batched kernels of a layer, each with a number of rows; most fill no threadgroup.
 fn batches(linear: &LinearKernel) -> &'static [(Rows, usize)] {
@@ -27,71 +30,23 @@ fn quantize(linear: &LinearKernel) -> Quantize {
 /// Inputs of a linear layer for several rows.
 struct Rowwise<'a> {
     linear: &'a LinearKernel,
-    weights: Stored,
-    bias: Vec<f32>,
-    gain: Vec<f32>,
-    x_gain: Vec<f32>,
-    x: Vec<f32>,
-    squares: Vec<f32>,
-    factors: Vec<f32>,
-    before: Vec<f32>,
+    given: LinearInputs,
 }
 
 impl Rowwise<'_> {
     fn new<'a>(linear: &'a LinearKernel, rows: usize, random: &mut Random) -> Rowwise<'a> {
-        let op = linear.op;
-        let partials = op.norm.map_or(0, |norm| norm.partials);
-        let of = if let Epilogue::Multiply { of } = op.epilogue { of } else { 0 };
-        Rowwise {
-            linear,
-            weights: stored(random, op.format, op.outputs, op.inputs),
-            bias: random.floats(op.outputs),
-            gain: random.floats(op.outputs),
-            x_gain: random.floats(op.inputs),
-            x: random.floats(rows * op.own_norm.and_then(|norm| norm.pitch).unwrap_or(op.inputs)),
-            squares: random.floats(rows * partials).iter().map(|square| square.abs()).collect(),
-            factors: random.floats(rows * of),
-            before: random.floats(rows * op.outputs),
-        }
-    }
-
-    /// Elements of a row of a buffer; `None` for buffers without rows.
-    fn row_len(&self, buffer: &str) -> Option<usize> {
-        let op = self.linear.op;
-        Some(match (buffer, op.epilogue) {
-            ("x", _) => op.own_norm.and_then(|norm| norm.pitch).unwrap_or(op.inputs),
-            ("y", epilogue) => op.outputs / epilogue.results_per_output(),
-            ("gained", _) => op.outputs,
-            ("squares", _) => op.norm.map_or(0, |norm| norm.partials),
-            ("squares_out", Epilogue::AddSquares(squares)) => squares.partials,
-            ("candidates", Epilogue::Best { candidates }) => 2 * candidates,
-            ("factors", Epilogue::Multiply { of }) => of,
-            _ => return None,
-        })
+        Rowwise { linear, given: LinearInputs::random(random, &linear.op, rows) }
     }
 
     /// The contents of a buffer for these rows.
-    fn input(&self, buffer: &str, rows: std::ops::Range<usize>) -> Input {
-        let adds = matches!(self.linear.op.epilogue, Epilogue::Add | Epilogue::AddSquares(_));
-        let numbers = match buffer {
-            "weight_values" | "weight_codes" => return Input::Bytes(self.weights.planes[0].clone()),
-            "weight_scales" => return Input::Bytes(self.weights.planes[1].clone()),
-            "x" => &self.x,
-            "bias" => &self.bias,
-            "gain" => &self.gain,
-            "x_gain" => &self.x_gain,
-            "squares" => &self.squares,
-            "factors" => &self.factors,
-            "y" if adds => &self.before,
-            written => {
-                let len = self.row_len(written).unwrap_or_else(|| panic!("unknown buffer `{written}`"));
-                return Input::Uninitialized(rows.len() * len);
-            }
-        };
-        Input::F32(match self.row_len(buffer) {
-            Some(len) => numbers[rows.start * len..rows.end * len].to_vec(),
-            None => numbers.clone(),
-        })
+    fn input(&self, buffer: &str, rows: std::ops::Range<usize>) -> Input<'_> {
+        let len = row_len(&self.linear.op, buffer);
+        match (self.given.floats(&self.linear.op, buffer), len) {
+            (Some(numbers), Some(len)) => Input::F32(&numbers[rows.start * len..rows.end * len]),
+            (Some(numbers), None) => Input::F32(numbers),
+            (None, Some(len)) => Input::Uninitialized(4 * rows.len() * len),
+            (None, None) => Input::Bytes(self.given.weight.plane(buffer)),
+        }
     }
 }
 
@@ -106,28 +61,28 @@ pub(crate) fn check_quantized_outputs(linears: &[LinearKernel]) {
         };
         let alone = Quantize { width, gain: false, parts: 0, pitch: None };
         let mut specs = vec![Spec::Quantize(quantize(linear)), Spec::Quantize(alone)];
-        let kernels: Vec<LinearKernel> =
+        let batched: Vec<LinearKernel> =
             batches(linear).iter().map(|(rows, _)| batch(linear, *rows).with_quantized_output()).collect();
-        specs.extend(kernels.iter().map(|kernel| Spec::Linear(*kernel)));
-        let bench = Bench::new(&specs);
+        specs.extend(batched.into_iter().map(Spec::Linear));
+        let kernels = Kernels::of(specs);
         for (place, &(_, rows)) in batches(linear).iter().enumerate() {
             let inputs = Rowwise::new(linear, rows, &mut random);
-            let words = 4 * rows.div_ceil(4) * Quantize::row_words(linear.op.inputs);
-            let codes = bench.run(0, rows, |buffer| match buffer {
-                "quantized_x" => Input::Uninitialized(words),
+            let bytes = 16 * rows.div_ceil(4) * Quantize::row_words(linear.op.inputs);
+            let codes = kernels.run_with(0, &scalars(rows), |buffer| match buffer {
+                "quantized_x" => Input::Uninitialized(bytes),
                 _ => inputs.input(buffer, 0..rows),
             });
-            let words = 4 * rows.div_ceil(4) * Quantize::row_words(width);
-            let written = bench.run(2 + place, rows, |buffer| match buffer {
-                "quantized_x" => Input::U32(codes[0].clone()),
-                "quantized_y" => Input::U32(vec![0; words]),
+            let zeros = vec![0; 16 * rows.div_ceil(4) * Quantize::row_words(width)];
+            let written = kernels.run_with(2 + place, &scalars(rows), |buffer| match buffer {
+                "quantized_x" => Input::Bytes(&codes[0]),
+                "quantized_y" => Input::Bytes(&zeros),
                 _ => inputs.input(buffer, 0..rows),
             });
-            let names = bench.written(2 + place);
+            let names = kernels.written(2 + place);
             let of = |name: &str| &written[names.iter().position(|other| other == name).unwrap()];
-            let expected = bench.run(1, rows, |buffer| match buffer {
-                "quantized_x" => Input::U32(vec![0; words]),
-                _ => Input::U32(of(result).clone()),
+            let expected = kernels.run_with(1, &scalars(rows), |buffer| match buffer {
+                "quantized_x" => Input::Bytes(&zeros),
+                _ => Input::Bytes(of(result)),
             });
             assert!(*of("quantized_y") == expected[0], "{rows} rows: {linear:?}");
         }
@@ -161,25 +116,25 @@ pub(crate) fn check_batches(linears: &[LinearKernel]) {
         let batches = batches(linear);
         let mut specs = vec![Spec::Linear(*linear), Spec::Quantize(quantize(linear))];
         specs.extend(batches.iter().map(|(rows, _)| Spec::Linear(batch(linear, *rows))));
-        let bench = Bench::new(&specs);
+        let kernels = Kernels::of(specs);
         for (place, &(_, rows)) in batches.iter().enumerate() {
             let inputs = Rowwise::new(linear, rows, &mut random);
-            let quads = 4 * rows.div_ceil(4);
+            let quads = 16 * rows.div_ceil(4);
             let codes = linear.layout.knobs.codes.then(|| {
                 let Quantize { width, parts, .. } = quantize(linear);
-                bench.run(1, rows, |buffer| match buffer {
+                kernels.run_with(1, &scalars(rows), |buffer| match buffer {
                     "quantized_x" => Input::Uninitialized(quads * Quantize::row_words(width)),
                     "squares_of_x" => Input::Uninitialized(quads * parts),
                     _ => inputs.input(buffer, 0..rows),
                 })
             });
-            let together = bench.run(2 + place, rows, |buffer| match (buffer, &codes) {
-                ("quantized_x", Some(codes)) => Input::U32(codes[0].clone()),
-                ("squares_of_x", Some(codes)) => Input::U32(codes[1].clone()),
+            let together = kernels.run_with(2 + place, &scalars(rows), |buffer| match (buffer, &codes) {
+                ("quantized_x", Some(codes)) => Input::Bytes(&codes[0]),
+                ("squares_of_x", Some(codes)) => Input::Bytes(&codes[1]),
                 _ => inputs.input(buffer, 0..rows),
             });
             for row in 0..rows {
-                let alone = bench.run(0, 1, |buffer| inputs.input(buffer, row..row + 1));
+                let alone = kernels.run_with(0, &scalars(1), |buffer| inputs.input(buffer, row..row + 1));
                 for (together, alone) in together.iter().zip(&alone) {
                     let of_row = &together[row * alone.len()..][..alone.len()];
                     assert!(of_row == &alone[..], "row {row} of {rows} differs: {linear:?}");

@@ -1,9 +1,11 @@
 //! Embedding rows.
 
+use crate::execution::{Input, Kernels, to_f32};
 use crate::formats;
-use crate::plain::{Bench, Input, Random, compare, stored, to_f32};
 use forge_kernels::Spec;
 use forge_ops::{Embed, Squares};
+use forge_oracle::elementwise::embed;
+use forge_oracle::{Matrix, Random, compare};
 
 #[test]
 fn embedding_lookup_matches_the_reference() {
@@ -22,30 +24,22 @@ fn embedding_lookup_matches_the_reference() {
                 squares: squares(index % 2 == 0),
             })
             .collect();
-        let bench = Bench::new(&specs.iter().cloned().map(Spec::Embed).collect::<Vec<_>>());
+        let kernels = Kernels::of(specs.iter().cloned().map(Spec::Embed));
         for (index, it) in specs.iter().enumerate() {
-            let table = stored(&mut random, it.format, 9, width);
+            let table = Matrix::random(&mut random, it.format, 9, width, 1.0);
             let gain = random.floats(width);
             let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
             let rows = ids.len();
             let before = if it.adds { random.floats(rows * width) } else { vec![0.0; rows * width] };
-            let outputs = bench.run(index, rows, |name| match name {
-                "table_values" | "table_codes" => Input::Bytes(table.planes[0].clone()),
-                "table_scales" => Input::Bytes(table.planes[1].clone()),
-                "ids" => Input::U32(ids.clone()),
-                "gain" => Input::F32(gain.clone()),
-                "squares" => Input::Uninitialized(it.squares.map_or(0, |squares| squares.partials)),
-                "stream" if it.adds => Input::F32(before.clone()),
-                _ => Input::Uninitialized(rows * width),
+            let outputs = kernels.run_with(index, &[("rows", rows)], |name| match name {
+                plane if plane.starts_with("table_") => Input::Bytes(table.plane(plane)),
+                "ids" => Input::U32(&ids),
+                "gain" => Input::F32(&gain),
+                "squares" => Input::Uninitialized(it.squares.map_or(0, |squares| 4 * squares.partials)),
+                "stream" if it.adds => Input::F32(&before),
+                _ => Input::Uninitialized(4 * rows * width),
             });
-            // An id outside the table reads row 0.
-            let expected: Vec<f32> = ids
-                .iter()
-                .map(|&id| if id < 9 { id as usize } else { 0 })
-                .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
-                .zip(&before)
-                .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
-                .collect();
+            let expected = embed(it, &table, &ids, &before);
             assert_eq!(to_f32(&outputs[0]), expected, "{it:?}");
             let Some(squares) = it.squares else { continue };
             if squares.gain {
@@ -55,7 +49,7 @@ fn embedding_lookup_matches_the_reference() {
             let sum: f64 = expected.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
             let mut parts = vec![(0.0, 0.0); squares.partials];
             parts[0] = (sum, sum);
-            compare(&format!("{it:?}"), &to_f32(&outputs[outputs.len() - 1]), &parts, 1e-6);
+            compare(it, &to_f32(&outputs[outputs.len() - 1]), &parts, 1e-6);
         }
     }
 }
