@@ -6,6 +6,7 @@ mod inputs;
 
 use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec, assemble, render};
+use forge_oracle::Random;
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
 use inputs::{Content, capacity};
@@ -108,7 +109,7 @@ struct Writer {
     weights: Vec<u8>,
     end: usize,
     passes: Vec<Pass>,
-    seed: u32,
+    random: Random,
 }
 
 impl Writer {

@@ -9,8 +9,8 @@ mod matmul;
 mod mla;
 mod recurrent;
 
-use crate::attention::{AttentionVariant, attention, rope_parameters};
-use crate::matmul::{GATE, formats, mutated_projections, project, shared};
+use crate::attention::{AttentionVariant, attention, partial_rope};
+use crate::matmul::{formats, mutated_projections, project, shared};
 use crate::mla::{expanded, latents};
 use crate::recurrent::{chunks, recurrent_states};
 use cases::experts::{experts, experts_by_tiles, group, grouped, shared_experts};
@@ -21,6 +21,7 @@ use forge_ops::{
     Activation, Append, Argmax, Elementwise, Embed, Epilogue, Format, Function, Gating, LayerNorm, NormAdd,
     Pairing, RmsNorm, Rope, Sample, SliceColumns, Squares, UnaryOp,
 };
+use forge_oracle::matmul::SWIGLU;
 use forge_sim::mutants::MutantOutcome;
 use forge_sim::{Program, Replay, Samples, Weights, mutants};
 
@@ -54,7 +55,7 @@ fn others() -> Vec<Case> {
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
         once(norm(136, 2, true, true)),
-        once(Spec::Rope(Rope { heads: 3, width: 14, rope: rope_parameters(14, pairing) })),
+        once(Spec::Rope(Rope { heads: 3, width: 14, rope: partial_rope(14, pairing) })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Unary(UnaryOp::Softcap(0.5)), width: 300 })),
@@ -86,7 +87,7 @@ fn kernels_run_without_faults() {
     for rows in [Rows::One, Rows::Few, Rows::Many] {
         for format in formats() {
             cases.push(project(rows, format, 50, 56, Epilogue::Add));
-            cases.push(project(rows, format, 112, 30, GATE));
+            cases.push(project(rows, format, 112, 30, SWIGLU));
             cases.push(project(rows, format, 7, 96, Epilogue::Store));
         }
     }
@@ -94,7 +95,7 @@ fn kernels_run_without_faults() {
         cases.extend(experts(format));
         let clamped = Gating::Clamped { limit: 0.5, sharpness: 1.702 };
         cases.extend(experts_by_tiles(format, &[Gating::Plain(Activation::Silu), clamped]));
-        cases.push(shared(format, GATE));
+        cases.push(shared(format, SWIGLU));
         cases.push(Case {
             spec: Spec::Embed(Embed {
                 format,
@@ -182,7 +183,7 @@ fn kernels_run_without_faults() {
 fn detects_kernel_mutants() {
     let mut cases = others();
     cases.push(project(Rows::One, Format::Q8_0, 50, 56, Epilogue::Add));
-    cases.push(shared(Format::Q4_0, GATE));
+    cases.push(shared(Format::Q4_0, SWIGLU));
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
     cases.extend(mutated_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has

@@ -3,17 +3,14 @@
 use crate::cases::{Case, Launch, rows_for};
 use forge_kernels::spec::{Kernel, Knobs, LinearKernel, LinearLayout, Operand, Rows};
 use forge_kernels::{Family, Spec};
-use forge_ops::{
-    Activation, ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format, Gating, Linear, Quantize, Squares,
-};
+use forge_ops::{ArgmaxCombine, DeferredNorm, Embed, Epilogue, Format, Linear, Quantize, Squares};
+use forge_oracle::matmul::{SWIGLU, plain};
 
 pub(crate) fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
-    let bias = outputs == 50;
-    let (norm, own_norm, unary, operand) = (None, None, None, Operand::F32);
     let spec = Spec::Linear(Kernel {
-        op: Linear { format, outputs, inputs, norm, own_norm, bias, unary, epilogue, chooses: false },
-        layout: LinearLayout { rows, operand, knobs, quantizes: false },
+        op: Linear { bias: outputs == 50, ..plain(format, outputs, inputs, epilogue) },
+        layout: LinearLayout { rows, operand: Operand::F32, knobs, quantizes: false },
     });
     Case { spec, launches: rows_for(rows) }
 }
@@ -36,7 +33,7 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let stored = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-    let plain = |rows, format, outputs, inputs, epilogue| match project(
+    let kernel = |rows, format, outputs, inputs, epilogue| match project(
         rows,
         stored(format),
         outputs,
@@ -46,11 +43,11 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
         Case { spec: Spec::Linear(project), .. } => project,
         case => panic!("{:?}", case.spec),
     };
-    let one = |format, outputs, inputs, epilogue| plain(Rows::One, format, outputs, inputs, epilogue);
-    let few = |format, outputs, inputs, epilogue| plain(Rows::Few, format, outputs, inputs, epilogue);
-    let many = |format, outputs, inputs, epilogue| plain(Rows::Many, format, outputs, inputs, epilogue);
+    let one = |format, outputs, inputs, epilogue| kernel(Rows::One, format, outputs, inputs, epilogue);
+    let few = |format, outputs, inputs, epilogue| kernel(Rows::Few, format, outputs, inputs, epilogue);
+    let many = |format, outputs, inputs, epilogue| kernel(Rows::Many, format, outputs, inputs, epilogue);
     let projects = [
-        one("affine4", 14, 1300, GATE)
+        one("affine4", 14, 1300, SWIGLU)
             .with_op(|op| Linear { norm: norm(12), ..op })
             .with_knobs(knobs(4, 2, 1, 2)),
         one("q8_0", 7, 50, Epilogue::Store)
@@ -65,8 +62,8 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
             operand: Operand::Ranged,
             ..layout
         }),
-        few("f32", 38, 64, GATE).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(16, 2, 2, 1)),
-        many("affine4_32", 22, 66, GATE).with_layout(|layout| LinearLayout {
+        few("f32", 38, 64, SWIGLU).with_op(|op| Linear { bias: true, ..op }).with_knobs(knobs(16, 2, 2, 1)),
+        many("affine4_32", 22, 66, SWIGLU).with_layout(|layout| LinearLayout {
             knobs: knobs(1, 4, 2, 1),
             operand: Operand::F16,
             ..layout
@@ -109,8 +106,6 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
     }
     cases
 }
-
-pub(crate) const GATE: Epilogue = Epilogue::Gate(Gating::Plain(Activation::Silu));
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 pub(crate) fn formats() -> Vec<Format> {

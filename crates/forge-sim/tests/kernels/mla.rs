@@ -1,6 +1,6 @@
 //! Kernels of multi-head latent attention.
 
-use crate::attention::rope_parameters;
+use crate::attention::partial_rope;
 use crate::cases::{Case, Launch};
 use crate::matmul::project;
 use forge_kernels::Spec;
@@ -51,7 +51,7 @@ pub(crate) fn latents(format: Format, [heads, width, rope_width]: [usize; 3], ca
         };
         Case { spec: Spec::PerHeadLinear(spec), launches: several() }
     };
-    let rope = rope_parameters(rope_width, Pairing::Interleaved);
+    let rope = partial_rope(rope_width, Pairing::Interleaved);
     let columns = MlaColumns {
         queries_pitch: heads * rope_width + 2,
         q_rope_first: 2,

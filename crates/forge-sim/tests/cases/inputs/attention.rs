@@ -1,10 +1,11 @@
 //! Inputs of attention, with KV cache or latents, and of the kernels that prepare its rows.
 
-use super::{Content, capacity};
-use crate::cases::{Launch, SLOTS, Writer};
+use super::Content;
+use crate::cases::{CONTEXT, Launch, SLOTS, Writer};
 use forge_kernels::Spec;
 use forge_kernels::spec::Kernel;
 use forge_ops::{Attend, AttendCombine, Format, KvSource, MlaPrepare, Quantize};
+use forge_oracle::KvCache;
 
 impl Writer {
     /// The contents of a buffer of an attention kernel.
@@ -125,28 +126,22 @@ impl Writer {
         whole: bool,
     ) -> Content {
         let whole = whole || !launch.appends;
-        let capacity = capacity(ring);
-        let head = capacity * record(format, width);
+        let cache = kv_cache(format, heads, width, ring);
+        let (bytes, _) = cache.random(&mut self.random, |_| cache.capacity());
         let rows = launch.positions.len();
         let mut parts = Vec::new();
         for slot in 0..SLOTS {
             let of_slot = |index: &usize| (*index < rows - launch.others) == (slot == 1);
             let reach = (0..rows).filter(of_slot).map(|index| launch.positions[index] as usize + 1).max();
-            for number in 0..heads {
-                let written = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)).min(capacity);
-                let words = written * head / capacity / 4;
-                // The words after the quants of a record are scales.
-                let is_scale = |word: usize| word * 4 % record(format, width) >= width;
-                let mut value = |word| match format {
-                    Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
-                    Format::Q8_0 if is_scale(word) => 0x1c00_2000,
-                    Format::Q8_0 => self.random() ^ (self.random() << 16),
-                    _ => self.float().to_bits(),
-                };
-                parts.push(((slot * heads + number) * head, (0..words).map(&mut value).collect()));
+            let written = reach.unwrap_or(usize::from(!whole)) - usize::from(!whole);
+            for head in 0..heads {
+                let at = cache.place(slot as u32, head, 0) / width * cache.head_bytes();
+                let written = &bytes[at..][..written.min(cache.capacity()) * cache.head_bytes()];
+                let words = written.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+                parts.push((at, words.collect()));
             }
         }
-        Content::Parts(SLOTS * heads * head, parts)
+        Content::Parts(bytes.len(), parts)
     }
 
     /// The inputs of a row of latents.
@@ -162,14 +157,9 @@ impl Writer {
 
 /// The cache of every slot, before anything is appended.
 fn unwritten_cache(format: Format, heads: usize, width: usize, ring: Option<usize>) -> Content {
-    Content::Unwritten(SLOTS * heads * capacity(ring) * record(format, width))
+    Content::Unwritten(kv_cache(format, heads, width, ring).bytes())
 }
 
-/// Bytes of a head of a position.
-fn record(format: Format, width: usize) -> usize {
-    match format {
-        Format::F16 => 2 * width,
-        Format::Q8_0 => width + width / 16,
-        _ => 4 * width,
-    }
+fn kv_cache(format: Format, heads: usize, width: usize, ring: Option<usize>) -> KvCache {
+    KvCache { slots: SLOTS, heads, context: CONTEXT, width, format, ring }
 }

@@ -1,10 +1,11 @@
 //! Inputs of experts and routing.
 
-use super::{Content, plane_of};
+use super::{Content, plane};
 use crate::cases::Writer;
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsTilesKernel, Kernel};
 use forge_ops::{Epilogue, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Route};
+use forge_oracle::moe::{Routes, in_records};
 
 impl Writer {
     /// The contents of a buffer of an expert kernel.
@@ -41,8 +42,7 @@ impl Writer {
             }
             (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.op.chosen * it.op.outputs / 2 * 4),
             (Spec::ExpertsInner(it), _) => {
-                let whole =
-                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                let whole = plane(it.op.format, name, it.op.experts * it.op.outputs, it.op.inputs);
                 apart(whole, it.op.experts, it.op.record)
             }
             (Spec::ExpertsSum(it), "routes") => self.routes(rows, it.op.experts, it.op.chosen),
@@ -59,15 +59,14 @@ impl Writer {
                 _ => Content::Unwritten(0),
             },
             (Spec::ExpertsSum(it), _) => {
-                let whole =
-                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                let whole = plane(it.op.format, name, it.op.experts * it.op.outputs, it.op.inputs);
                 apart(whole, it.op.experts, it.op.record)
             }
             (Spec::ExpertsGroup(it), "routes") => self.routes(rows, it.experts, it.chosen),
             (Spec::ExpertsGroup(it), "pairs") => Content::Unwritten(rows * it.chosen * 4),
             (Spec::ExpertsGroup(it), _) => Content::Unwritten(it.tiles(rows) * 12),
-            (Spec::ExpertsTiles(it), "pairs") => Content::Words(grouped(it, rows).0),
-            (Spec::ExpertsTiles(it), "tiles") => Content::Words(grouped(it, rows).1),
+            (Spec::ExpertsTiles(it), "pairs") => Content::Words(grouped(it, rows)[0].clone()),
+            (Spec::ExpertsTiles(it), "tiles") => Content::Words(grouped(it, rows)[1].clone()),
             (Spec::ExpertsTiles(it), "x") => {
                 self.floats(rows * it.op.inputs * if it.op.gating.is_some() { 1 } else { it.op.chosen })
             }
@@ -76,8 +75,7 @@ impl Writer {
                 rows * it.op.chosen * it.op.outputs / if it.op.gating.is_some() { 2 } else { 1 } * 4,
             ),
             (Spec::ExpertsTiles(it), _) => {
-                let whole =
-                    self.plane(it.op.format, plane_of(name), it.op.experts * it.op.outputs, it.op.inputs);
+                let whole = plane(it.op.format, name, it.op.experts * it.op.outputs, it.op.inputs);
                 apart(whole, it.op.experts, it.op.record)
             }
             (Spec::ExpertsCombine(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
@@ -121,28 +119,12 @@ fn expert_slots(experts: usize) -> Content {
 /// A plane of all experts' matrices with this stride, and sentinel values in between.
 fn apart(plane: Content, experts: usize, record: usize) -> Content {
     let Content::Weights(plane) = plane else { return plane };
-    let of_one = plane.len() / experts;
-    let mut bytes = vec![0xff; (experts - 1) * record + of_one];
-    for (to, from) in bytes.chunks_mut(record).zip(plane.chunks_exact(of_one)) {
-        to[..of_one].copy_from_slice(from);
-    }
-    Content::Weights(bytes)
+    Content::Weights(in_records(&plane, experts, record, false))
 }
 
 /// Pairs and tiles of those routes.
-fn grouped(spec: &ExpertsTilesKernel, rows: usize) -> (Vec<u32>, Vec<u32>) {
+fn grouped(spec: &ExpertsTilesKernel, rows: usize) -> [Vec<u32>; 2] {
     let ExpertsTiles { experts, chosen, tile_rows, .. } = spec.op;
-    let (mut pairs, mut tiles) = (Vec::new(), Vec::new());
-    for expert in 0..experts {
-        let own: Vec<u32> = (0..rows * chosen)
-            .filter(|pair| routed(*pair, experts) == expert)
-            .map(|pair| pair as u32)
-            .collect();
-        for some in own.chunks(tile_rows) {
-            tiles.extend([expert as u32, pairs.len() as u32, some.len() as u32]);
-            pairs.extend(some);
-        }
-    }
-    tiles.resize(3 * ExpertsGroup { experts, chosen, tile_rows }.tiles(rows), 0);
-    (pairs, tiles)
+    let row = |row| (0..chosen).map(|place| (routed(row * chosen + place, experts), 0.0)).collect();
+    Routes((0..rows).map(row).collect()).grouped(&ExpertsGroup { experts, chosen, tile_rows })
 }

@@ -1,6 +1,6 @@
 //! Inputs of kernels over rows: embedding, norms, projections, elementwise functions and sampling.
 
-use super::{Content, plane_of};
+use super::{Content, plane};
 use crate::cases::Writer;
 use forge_kernels::Spec;
 use forge_ops::{Epilogue, Function, Quantize};
@@ -21,7 +21,7 @@ impl Writer {
             (Spec::Embed(it), "squares") => {
                 Content::Unwritten(rows * it.squares.map_or(0, |squares| squares.partials) * 4)
             }
-            (Spec::Embed(it), _) => self.plane(it.format, plane_of(name), it.vocabulary, it.width),
+            (Spec::Embed(it), _) => plane(it.format, name, it.vocabulary, it.width),
             (Spec::LayerNorm(it), "x") => self.floats((rows + 3) * it.width),
             (Spec::LayerNorm(it), "gain" | "bias") => self.floats(it.width),
             (Spec::LayerNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
@@ -82,7 +82,7 @@ impl Writer {
                     it.layout.knobs.rows_per_simdgroup * it.layout.knobs.simdgroups / it.layout.knobs.split;
                 Content::Unwritten(it.op.outputs.div_ceil(each) * 8)
             }
-            (Spec::Linear(it), _) => self.plane(it.op.format, plane_of(name), it.op.outputs, it.op.inputs),
+            (Spec::Linear(it), _) => plane(it.op.format, name, it.op.outputs, it.op.inputs),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             // Few distinct logits, hundreds of them equal, except in the second row. The third row is all
@@ -124,7 +124,7 @@ impl Writer {
                 rows * it.op.heads * if it.op.transposed { it.op.columns } else { it.op.rows } * 4,
             ),
             (Spec::PerHeadLinear(it), _) => {
-                self.plane(it.op.format, plane_of(name), it.op.heads * it.op.rows, it.op.columns)
+                plane(it.op.format, name, it.op.heads * it.op.rows, it.op.columns)
             }
             (Spec::ArgmaxCombine(_), _) => Content::Unwritten(rows * 4),
             _ => unreachable!("{name} is of another family"),
