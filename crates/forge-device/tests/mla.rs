@@ -17,8 +17,8 @@ use forge_oracle::mla::{
     batches, expanded_samples, mla_attention, per_head_linear, samples,
 };
 use support::{
-    Argument, Batch, Call, Expected, Matrix, Random, compare, each_level, output, plane_arguments,
-    plane_buffers, relative, run_kernel_as, to_f32, to_f64,
+    Argument, Batch, Call, Expected, Matrix, Random, compare, each_level, near, output, plane_arguments,
+    plane_buffers, run_kernel_as, slots_and_positions, to_f32,
 };
 
 fn each(call: &cpu::KernelArgs<'_>, shape: &PerHeadLinear) {
@@ -69,19 +69,9 @@ fn per_head_matmul_multiplies_each_heads_part() {
     }
 }
 
-/// The tolerance of values of about 1.
-fn near(numbers: impl IntoIterator<Item = f64>) -> Vec<Expected> {
-    relative(numbers, 4.0)
-}
-
 /// The tolerance of attention: scores are about 4, and so is the error of a weight.
 fn attended(expected: Vec<Expected>) -> Vec<Expected> {
     expected.into_iter().map(|(value, magnitude)| (value, 8.0 * magnitude)).collect()
-}
-
-fn slots_and_positions(batch: &Batch) -> [(&'static str, Argument); 2] {
-    let Batch { slots, positions } = batch.clone();
-    [("slots", Argument::U32(slots)), ("positions", Argument::U32(positions))]
 }
 
 /// The buffers that a row is prepared from.
@@ -114,9 +104,7 @@ fn mla_append_writes_plain_or_prepared_lines() {
     for layer in samples() {
         let cache = layer.kv_cache();
         let (bytes, before) = cache.random(&mut random, |_| CONTEXT);
-        let [latent, key] = [layer.width, layer.rope_width].map(|width| random.floats(rows * width));
-        let parts = latent.chunks_exact(layer.width).zip(key.chunks_exact(layer.rope_width));
-        let records: Vec<f64> = parts.flat_map(|(latent, key)| to_f64(&[latent, key].concat())).collect();
+        let ([latent, key], records) = layer.prepared_rows(&mut random, rows);
         let mut arguments = vec![("latent", Argument::F32(latent)), ("key", Argument::F32(key))];
         arguments.extend(slots_and_positions(&batch));
         arguments.push(("latents", Argument::Output(bytes.clone())));

@@ -12,18 +12,9 @@ use forge_oracle::recurrent::{
     delta_steps, rows, step_rows,
 };
 use support::{
-    Argument, Batch, Call, Random, absolute, bytes_of, compare, each_level, output, relative, to_f32, to_f64,
+    Argument, Call, Random, absolute, bytes_of, compare, each_level, near, output, slots_and_positions,
+    to_f32, to_f64,
 };
-
-/// The tolerance of values of about 1: four ULP of f32, for terms that cancel.
-fn near(numbers: impl IntoIterator<Item = f64>) -> Vec<(f64, f64)> {
-    relative(numbers, 4.0)
-}
-
-fn slots_and_positions(batch: &Batch) -> [(&'static str, Argument); 2] {
-    let Batch { slots, positions } = batch.clone();
-    [("slots", Argument::U32(slots)), ("positions", Argument::U32(positions))]
-}
 
 #[test]
 fn convolutions_read_the_conv_state_of_their_slot() {

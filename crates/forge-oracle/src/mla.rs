@@ -110,6 +110,14 @@ impl MlaLayer {
         KvCache { slots: SLOTS, heads: 1, context: CONTEXT, width, format, ring: None }
     }
 
+    /// Random rows of latents and of RoPE keys, prepared already, and what is appended to the cache.
+    pub fn prepared_rows(&self, random: &mut Random, rows: usize) -> ([Vec<f32>; 2], Vec<f64>) {
+        let [latent, key] = [self.width, self.rope_width].map(|width| random.floats(rows * width));
+        let parts = latent.chunks_exact(self.width).zip(key.chunks_exact(self.rope_width));
+        let records = parts.flat_map(|(latent, key)| to_f64(&[latent, key].concat())).collect();
+        ([latent, key], records)
+    }
+
     /// Random rows, and what their preparation makes of them.
     pub fn inputs(&self, random: &mut Random, batch: &Batch) -> MlaInputs {
         let (rows, columns) = (batch.rows(), self.columns());

@@ -14,6 +14,12 @@ pub fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
     x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
 }
 
+/// The rows of x that a norm takes: all, or with `gather` the last, the first and the last again.
+pub fn taken_rows(rows: usize, gather: bool) -> Vec<u32> {
+    let last = rows as u32 - 1;
+    if gather { vec![last, 0, last] } else { (0..=last).collect() }
+}
+
 /// [`RmsNorm`] of these rows of x.
 pub fn rms_norm(op: &RmsNorm, x: &[f32], gain: &[f32], rows: &[u32]) -> Vec<f64> {
     let width = op.parts * op.width;

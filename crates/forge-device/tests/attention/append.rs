@@ -1,6 +1,8 @@
 //! KV cache append, with and without RoPE.
 
-use crate::support::{Argument, Batch, Call, Random, absolute, compare, each_level, output, to_f32, to_f64};
+use crate::support::{
+    Argument, Batch, Call, Random, absolute, compare, each_level, output, slots_and_positions, to_f32, to_f64,
+};
 use crate::{cache_error, layers, scalars};
 use forge_device::cpu::{self};
 use forge_device::ops;
@@ -65,13 +67,8 @@ fn rope_append_normalizes_rotates_and_appends() {
                 arguments.extend([("query_gain", query), ("key_gain", key)]);
             }
             let [keys, values] = before.each_ref().map(|(bytes, _)| Argument::Output(bytes.clone()));
-            arguments.extend([
-                ("slots", Argument::U32(batch.slots.clone())),
-                ("positions", Argument::U32(batch.positions.clone())),
-                ("q", output(rows * layer.query_width())),
-                ("keys", keys),
-                ("values", values),
-            ]);
+            arguments.extend(slots_and_positions(&batch));
+            arguments.extend([("q", output(rows * layer.query_width())), ("keys", keys), ("values", values)]);
             let call = Call::new("rope_append", run, arguments);
             *SHAPE.write().unwrap() = Some(op.clone());
             // Normed heads are as large as the norm weight times the root of the width.

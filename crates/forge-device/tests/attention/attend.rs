@@ -1,7 +1,9 @@
 //! Attention, with separate and with fused preparation of queries and keys.
 
-use crate::support::{Argument, Batch, Call, Random, absolute, compare, each_level, output, to_f32, to_f64};
-use crate::support::{relative, values_of};
+use crate::support::{
+    Argument, Batch, Call, Random, absolute, compare, each_level, output, relative, slots_and_positions,
+    to_f32, to_f64, values_of,
+};
 use crate::{cache_error, layers, scalars};
 use forge_device::cpu::{self};
 use forge_device::ops;
@@ -28,11 +30,8 @@ fn attend_is_softmax_times_values() {
             ];
             arguments.extend(layer.sinks.then_some(("sinks", Argument::F32(inputs.sinks))));
             arguments.extend(layer.gated.then_some(("gates", Argument::F32(inputs.qkv))));
-            arguments.extend([
-                ("slots", Argument::U32(batch.slots)),
-                ("positions", Argument::U32(batch.positions)),
-                ("heads", output(heads.len())),
-            ]);
+            arguments.extend(slots_and_positions(&batch));
+            arguments.push(("heads", output(heads.len())));
             let call = Call::new("attend", run, arguments);
             *SHAPE.write().unwrap() = Some(op.clone());
             each_level(|level, _| {
@@ -70,11 +69,8 @@ fn attention_prologue_prepares_its_row() {
             }
             arguments.extend(layer.sinks.then(|| ("sinks", Argument::F32(inputs.sinks.clone()))));
             arguments.extend(layer.gated.then(|| ("gates", Argument::F32(inputs.qkv.clone()))));
-            arguments.extend([
-                ("slots", Argument::U32(batch.slots.clone())),
-                ("positions", Argument::U32(batch.positions.clone())),
-                ("heads", output(rows * layer.query_width())),
-            ]);
+            arguments.extend(slots_and_positions(&batch));
+            arguments.push(("heads", output(rows * layer.query_width())));
             let call = Call::new("attend", run, arguments);
             *SHAPE.write().unwrap() = Some(op.clone());
             each_level(|level, _| {

@@ -5,13 +5,8 @@ use forge_device::cpu::{self};
 use forge_device::ops;
 use forge_oracle::elementwise::{FUNCTIONS, elementwise, slice_columns, spread};
 use forge_oracle::norm::{
-    gained, layer_norm, layer_norms, norm_add, norm_adds, partial_squares, rms_norm, rms_norms,
+    gained, layer_norm, layer_norms, norm_add, norm_adds, partial_squares, rms_norm, rms_norms, taken_rows,
 };
-
-/// The rows of x that a norm takes.
-fn taken_rows(rows: usize, gather: bool) -> Vec<u32> {
-    if gather { vec![rows as u32 - 1, 0, rows as u32 - 1] } else { (0..rows as u32).collect() }
-}
 
 #[test]
 fn rms_norm_divides_by_the_root_of_the_mean_square() {

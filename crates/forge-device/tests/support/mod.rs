@@ -89,6 +89,17 @@ impl Call {
     }
 }
 
+/// The slots and positions of rows.
+pub fn slots_and_positions(batch: &Batch) -> [(&'static str, Argument); 2] {
+    let Batch { slots, positions } = batch.clone();
+    [("slots", Argument::U32(slots)), ("positions", Argument::U32(positions))]
+}
+
+/// The tolerance of values of about 1: four ULP of f32, for terms that cancel.
+pub fn near(numbers: impl IntoIterator<Item = f64>) -> Vec<Expected> {
+    relative(numbers, 4.0)
+}
+
 /// A buffer for this many floats, which is written.
 pub fn output(floats: usize) -> Argument {
     Argument::Output(NAN.repeat(floats))

@@ -7,7 +7,7 @@ use forge_ops::Format;
 use forge_oracle::attention_layers::CONTEXT;
 use forge_oracle::compare::to_f32 as rounded;
 use forge_oracle::mla::{MlaLayer, appended_rows, batches, mla_attention, samples};
-use forge_oracle::{Batch, KvCache, Random, to_f64, values_of};
+use forge_oracle::{Batch, KvCache, Random, values_of};
 
 /// Minimum positions of a KV split.
 const SPLIT_POSITIONS: usize = 4;
@@ -32,7 +32,7 @@ fn appends_raw_or_prepared_latents() {
         let cache = layer.kv_cache();
         let (bytes, before) = cache.random(&mut random, |_| CONTEXT);
         let scalars = [("rows", rows), ("context", CONTEXT)];
-        let [latent, key] = [layer.width, layer.rope_width].map(|width| random.floats(rows * width));
+        let ([latent, key], records) = layer.prepared_rows(&mut random, rows);
         let bindings = [
             ("latent", Input::F32(&latent)),
             ("key", Input::F32(&key)),
@@ -41,8 +41,6 @@ fn appends_raw_or_prepared_latents() {
             ("latents", Input::Bytes(&bytes)),
         ];
         let outputs = kernels.run(2 * index, &scalars, &bindings);
-        let parts = latent.chunks_exact(layer.width).zip(key.chunks_exact(layer.rope_width));
-        let records: Vec<f64> = parts.flat_map(|(latent, key)| to_f64(&[latent, key].concat())).collect();
         check_append(layer, [&before, &cache.decode(&outputs[0])], &records, &batch);
 
         let given = layer.inputs(&mut random, &batch);

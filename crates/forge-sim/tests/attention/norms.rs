@@ -5,14 +5,9 @@ use forge_kernels::Spec;
 use forge_ops::Elementwise;
 use forge_oracle::elementwise::{FUNCTIONS, elementwise, spread};
 use forge_oracle::norm::{
-    gained, layer_norm, layer_norms, norm_add, norm_adds, partial_squares, rms_norm, rms_norms,
+    gained, layer_norm, layer_norms, norm_add, norm_adds, partial_squares, rms_norm, rms_norms, taken_rows,
 };
 use forge_oracle::{Random, values_of};
-
-/// The rows of x that a norm takes.
-fn taken_rows(rows: usize, gather: bool) -> Vec<u32> {
-    if gather { vec![rows as u32 - 1, 0, rows as u32 - 1] } else { (0..rows as u32).collect() }
-}
 
 #[test]
 fn layer_norm_matches_the_reference() {
