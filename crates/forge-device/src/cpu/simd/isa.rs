@@ -5,10 +5,14 @@ use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::simd::portable::Portable;
 use crate::cpu::simd::vectors::Simd;
 
+/// Whether kernels are compiled for [`Isa::Portable`]: not where every CPU has better vectors, because it takes a third of
+/// the build, except for tests, which compare with it.
+const HAS_PORTABLE: bool = cfg!(any(not(target_arch = "aarch64"), feature = "portable"));
+
 /// A SIMD instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// Plain Rust, for any CPU.
+    /// Plain Rust, for any CPU; on 64-bit ARM with the feature `portable` only.
     Portable,
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -55,7 +59,7 @@ impl Isa {
 
     fn is_here(self) -> bool {
         match self {
-            Isa::Portable => true,
+            Isa::Portable => HAS_PORTABLE,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 use std::arch::is_x86_feature_detected as has;
@@ -233,6 +237,8 @@ pub(crate) trait Task: Sized {
 
     /// Runs it on any machine.
     fn run_portable(self) {
-        self.run::<Portable>();
+        if HAS_PORTABLE {
+            self.run::<Portable>();
+        }
     }
 }
