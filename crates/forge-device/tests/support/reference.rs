@@ -48,18 +48,18 @@ impl Reference {
         let layers = (0..2)
             .map(|_| Layer {
                 attention_gain: gain(),
-                qkv: Matrix::random(&mut random, Format::Q4_0, 80, 40, 0.4),
-                output: Matrix::random(&mut random, Format::Q8_0, 40, 40, 0.4),
+                qkv: Matrix::random(&mut random, Format::Q4_0, 80, 40, 0.25),
+                output: Matrix::random(&mut random, Format::Q8_0, 40, 40, 0.25),
                 mlp_gain: gain(),
-                gate_up: Matrix::random(&mut random, Format::Q8_0, 48, 40, 0.5),
-                down: Matrix::random(&mut random, Format::Q8_0, 40, 24, 0.4),
+                gate_up: Matrix::random(&mut random, Format::Q8_0, 48, 40, 0.31),
+                down: Matrix::random(&mut random, Format::Q8_0, 40, 24, 0.25),
             })
             .collect();
         Reference {
-            embed: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
+            embed: Matrix::random(&mut random, Format::Q8_0, 50, 40, 0.62),
             layers,
             final_gain: gain(),
-            head: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
+            head: Matrix::random(&mut random, Format::Q8_0, 50, 40, 0.62),
         }
     }
 
