@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 pub(crate) const PREFIX: &str = "auto:";
 
 /// Candidate formats.
-const CHOICES: [&str; 12] = [
+const CHOICES: [&str; 16] = [
     "q8_0",
     "q6_k",
     "affine6",
@@ -38,9 +38,13 @@ const CHOICES: [&str; 12] = [
     "affine4_32",
     "q4_k",
     "affine4",
+    "iq4_nl",
     "q4_0",
     "affine4_128",
+    "iq4_xs",
+    "q3_k",
     "affine3",
+    "q2_k",
     "affine2",
 ];
 
