@@ -42,24 +42,25 @@ fn cached(x: f64) -> f64 {
 
 impl Reference {
     pub fn new() -> Reference {
-        let mut random = Random(77);
+        // Some seeds make a model that soon repeats itself, and stop strings then end the text early.
+        let mut random = Random(80);
         let mut gain = Random(78);
         let mut gain = || (0..40).map(|_| 1.0 + 0.3 * gain.number()).collect::<Vec<f32>>();
         let layers = (0..2)
             .map(|_| Layer {
                 attention_gain: gain(),
-                qkv: Matrix::random(&mut random, Format::Q4_0, 80, 40, 0.25),
-                output: Matrix::random(&mut random, Format::Q8_0, 40, 40, 0.25),
+                qkv: Matrix::random(&mut random, Format::Q4_0, 80, 40, 0.4),
+                output: Matrix::random(&mut random, Format::Q8_0, 40, 40, 0.4),
                 mlp_gain: gain(),
-                gate_up: Matrix::random(&mut random, Format::Q8_0, 48, 40, 0.31),
-                down: Matrix::random(&mut random, Format::Q8_0, 40, 24, 0.25),
+                gate_up: Matrix::random(&mut random, Format::Q8_0, 48, 40, 0.5),
+                down: Matrix::random(&mut random, Format::Q8_0, 40, 24, 0.4),
             })
             .collect();
         Reference {
-            embed: Matrix::random(&mut random, Format::Q8_0, 50, 40, 0.62),
+            embed: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
             layers,
             final_gain: gain(),
-            head: Matrix::random(&mut random, Format::Q8_0, 50, 40, 0.62),
+            head: Matrix::random(&mut random, Format::Q8_0, 50, 40, 1.0),
         }
     }
 

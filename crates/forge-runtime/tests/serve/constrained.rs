@@ -114,7 +114,7 @@ fn tool_calls_follow_their_schemas() {
         for seed in 0..12 {
             let mut question = json!({
                 "messages": [{ "role": "user", "content": "abc" }], "tools": tools, "seed": seed,
-                "tool_choice": "required", "parallel_tool_calls": false, "temperature": 3,
+                "tool_choice": "required", "parallel_tool_calls": false, "temperature": 9,
                 // The context is short.
                 "logit_bias": { "21": -100 },
             });
