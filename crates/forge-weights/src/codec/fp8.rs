@@ -6,7 +6,6 @@
 
 use crate::codec::range_error::RangeError;
 use forge_ir::{Format, from_e4m3};
-use half::f16;
 use std::sync::LazyLock;
 
 /// Largest float, and its code.
@@ -38,10 +37,7 @@ pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
 
 /// Encodes a row of finite values. Padding columns are 0.
 pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), RangeError> {
-    // Kernels for many rows multiply in f16.
-    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(RangeError::TooLarge { value: *x });
-    }
+    RangeError::check_f16(row)?;
     let group = Format::Fp8.group();
     codes.fill(0);
     let stored = codes.chunks_exact_mut(group).zip(scales.as_chunks_mut::<4>().0);

@@ -46,10 +46,7 @@ pub(crate) fn encode(
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), RangeError> {
-    // Kernels for many rows multiply in f16.
-    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(RangeError::TooLarge { value: *x });
-    }
+    RangeError::check_f16(row)?;
     let best = row.chunks(BLOCK).enumerate().map(|(index, values)| {
         best_scale(values, weights.map(|weights| &weights[index * BLOCK..][..values.len()]))
     });

@@ -12,7 +12,6 @@
 use crate::codec::codes::{pack, unpack};
 use crate::codec::range_error::RangeError;
 use forge_ir::{BLOCK, Bits, Format};
-use half::f16;
 use std::io;
 use std::ops::Range;
 
@@ -52,10 +51,7 @@ pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
 
 /// Encodes a row of finite values. Padding columns are 0.
 pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), RangeError> {
-    // Kernels for many rows multiply in f16.
-    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(RangeError::TooLarge { value: *x });
-    }
+    RangeError::check_f16(row)?;
     for (values, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
         let largest = values.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         *byte = (exponent(largest) - LARGEST + BIAS).max(0) as u8;

@@ -9,7 +9,6 @@ use crate::codec::codes::{pack, unpack};
 use crate::codec::range_error::RangeError;
 use crate::codec::{fp8, mxfp4};
 use forge_ir::{BLOCK, Bits, Element, Format, from_e4m3};
-use half::f16;
 
 /// Columns that share a scale.
 pub(crate) const SIXTEEN: usize = 16;
@@ -68,10 +67,7 @@ pub(crate) fn store(floats: &[u8], of_row: &[u8], factor: f32, [codes, scales]: 
 
 /// Encodes a row of finite values. Padding columns are 0.
 pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), RangeError> {
-    // Kernels for many rows multiply in f16.
-    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(RangeError::TooLarge { value: *x });
-    }
+    RangeError::check_f16(row)?;
     let (group, largest) = (Format::Nvfp4.group(), |values: &[f32]| {
         values.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()))
     });

@@ -1,5 +1,7 @@
 //! Why a value cannot be stored in a format.
 
+use half::f16;
+
 /// Why a row cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RangeError {
@@ -13,4 +15,14 @@ pub enum RangeError {
         /// The value.
         value: f32,
     },
+}
+
+impl RangeError {
+    /// An error if a finite value exceeds the range of f16, in which kernels for many rows multiply.
+    pub(crate) fn check_f16(row: &[f32]) -> Result<(), RangeError> {
+        match row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
+            Some(x) => Err(RangeError::TooLarge { value: *x }),
+            None => Ok(()),
+        }
+    }
 }

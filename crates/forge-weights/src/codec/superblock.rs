@@ -86,10 +86,7 @@ pub(crate) fn encode(
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), RangeError> {
-    // Kernels for many rows multiply in f16.
-    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
-        return Err(RangeError::TooLarge { value: *x });
-    }
+    RangeError::check_f16(row)?;
     let (bits, of_codes) = of_codes(format);
     let superblocks =
         codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(format.planes()[1].per_group));
