@@ -239,6 +239,8 @@ pub(crate) trait Task: Sized {
     fn run_portable(self) {
         if HAS_PORTABLE {
             self.run::<Portable>();
+        } else {
+            unreachable!("`Isa::available` has no portable vectors here");
         }
     }
 }
