@@ -10,18 +10,7 @@ use forge_ops::{
 
 /// Ways of choosing experts.
 pub(crate) fn routes() -> Vec<Route> {
-    let plain = Route {
-        experts: 128,
-        chosen: 8,
-        scores: Scores::Softmax,
-        correction: false,
-        groups: None,
-        renormalize: true,
-        factor: 1.0,
-        scale: false,
-        shared: 0,
-        gated: false,
-    };
+    let plain = Route { experts: 128, chosen: 8, ..forge_oracle::moe::PLAIN };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     vec![
         Route { experts: 5, chosen: 5, renormalize: false, factor: 2.5, scale: true, ..plain },

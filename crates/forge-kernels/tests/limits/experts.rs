@@ -5,23 +5,12 @@ use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsLayout, ExpertsTileLayout, Kernel, Operand};
 use forge_ops::{
     Activation, Epilogue, ExpertsCombine, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Format,
-    Gating, Groups, Route, Scores, Squares,
+    Gating, Groups, Route, Squares,
 };
 
 #[test]
 fn rejects_impossible_experts() {
-    let route = || Route {
-        experts: 12,
-        chosen: 3,
-        scores: Scores::Softmax,
-        correction: false,
-        groups: None,
-        renormalize: true,
-        factor: 1.0,
-        scale: false,
-        shared: 0,
-        gated: false,
-    };
+    let route = || Route { experts: 12, chosen: 3, ..forge_oracle::moe::PLAIN };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     let inner = || Kernel {
         op: ExpertsInner {
