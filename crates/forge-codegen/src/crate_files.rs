@@ -63,6 +63,12 @@ const TEMPLATES: [(&str, &str); 7] = [
     ("src/kernels.rs", include_str!("../../../templates/crate/src/kernels.rs.jinja")),
 ];
 
+/// Parts of `src/model.rs`.
+const MODEL_PARTS: [(&str, &str); 2] = [
+    ("model/weights", include_str!("../../../templates/crate/src/model/weights.rs.jinja")),
+    ("model/state", include_str!("../../../templates/crate/src/model/state.rs.jinja")),
+];
+
 const LAYOUTS_TEMPLATE: (&str, &str) =
     ("src/layouts.rs", include_str!("../../../templates/crate/src/layouts.rs.jinja"));
 
@@ -76,6 +82,9 @@ pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderE
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_filter("literal", |text: String| names::literal(&text));
+    for (name, part) in MODEL_PARTS {
+        environment.add_template(name, part).map_err(|source| RenderError { name, source })?;
+    }
     let mut files = CrateFiles::new();
     for (name, template) in TEMPLATES {
         let text =
