@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tests::{PROGRAMS, compile_member, model, models, root, run, scratch, write_programs};
+use tests::{PROGRAMS, compile_member, model, models, root, run, scratch, share_lock_file, write_programs};
 
 const MACOS: &str = "aarch64-apple-darwin";
 const IOS: &str = "aarch64-apple-ios";
@@ -58,10 +58,7 @@ fn write_workspace(workspace: &Path, members: &[&str]) {
         "[workspace]\nresolver = \"3\"\nmembers = {members:?}\n[profile.dev]\nopt-level = 0\ndebug = false\n"
     );
     fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
-    let lock = workspace.join("Cargo.lock");
-    if !lock.exists() {
-        fs::copy(root().join("Cargo.lock"), lock).expect("the build folder is writable");
-    }
+    share_lock_file(workspace);
 }
 
 /// The 32-bit words of a Mach-O file.

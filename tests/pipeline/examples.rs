@@ -23,6 +23,7 @@ fn forge_with_shared_runtime() -> &'static Path {
             "#!/bin/sh\nset -e\n{forge} \"$@\" --runtime {}\n\
              while [ \"$1\" != -o ]; do shift; done\n\
              sed 's/^\\(forge-runtime = {{ path = \"[^\"]*\"\\).*/\\1 }}/' \"$2/Cargo.toml\" > \"$2/Cargo.new\"\n\
+             ! grep -q default-features \"$2/Cargo.new\"\n\
              mv \"$2/Cargo.new\" \"$2/Cargo.toml\"\n",
             runtime.display()
         );
