@@ -21,7 +21,23 @@ pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
     run(Command::new(forge()).args(command).args(arguments));
     let made = make_member(&out);
     made.unwrap_or_else(|error| panic!("{error}"));
+    share_compiled_runtime(&out);
     update(&out, directory);
+}
+
+/// Lets a member use the runtime with all of its features, which is then compiled once for all workspaces, and
+/// leaves out its build script, which only does something on a Mac. Crates that are not members are built as users build
+/// them.
+fn share_compiled_runtime(member: &Path) {
+    let file = member.join("Cargo.toml");
+    let manifest = std::fs::read_to_string(&file).expect("it was just written");
+    let (before, rest) =
+        manifest.split_once(", default-features = false").expect("it depends on the runtime");
+    let (_, after) = rest.split_once(']').expect("it lists features of the runtime");
+    std::fs::write(&file, format!("{before}{after}")).expect("it was just written");
+    if cfg!(not(target_os = "macos")) {
+        std::fs::remove_file(member.join("build.rs")).expect("it was just written");
+    }
 }
 
 /// Copies a directory, and writes only files that differ.
