@@ -2,8 +2,8 @@
 //!
 //! For small errors the KL divergence of the logits grows with the squared errors of the matrices' outputs,
 //! and the divergences of independent errors add up. A matrix's *sensitivity* is the divergence for a squared
-//! error of 1. It is measured: the reference evaluates the start of the calibration text with some matrices
-//! rounded to [`PROBE`], and compares the logits.
+//! error of 1. It is measured: the reference evaluates the calibration text, or as much of it as
+//! [`MULTIPLICATIONS`] and [`LOGITS`] allow, with some matrices rounded to [`PROBE`], and compares the logits.
 //!
 //! Measuring each matrix would take too long. The sensitivity of a matrix of a layer is taken to be the product
 //! of a factor of its layer and a factor of its role. The factors are fitted to measurements of some adjacent
@@ -20,15 +20,14 @@ pub(crate) const PROBE: &str = "affine4";
 /// Maximum number of measurements of layers.
 const LAYER_GROUPS: usize = 8;
 
-/// Tokens that are evaluated, if [`MULTIPLICATIONS`] allows. With fewer than the minimum nothing is measured.
-const TOKENS: usize = 512;
+/// With fewer tokens nothing is measured.
 const MIN_TOKENS: usize = 64;
 
 /// Maximum number of multiplications of all measurements: minutes.
 const MULTIPLICATIONS: u64 = 4_000_000_000_000;
 
-/// Maximum number of logits in memory.
-const LOGITS: usize = 1 << 27;
+/// Maximum number of logits of one evaluation. Two are in memory.
+const LOGITS: usize = 1 << 26;
 
 /// What one measurement rounds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,8 +71,7 @@ pub(crate) fn measure(
     let parameters: u64 =
         graph.weights.iter().map(|weight| (weight.rows() * weight.columns()) as u64).sum::<u64>().max(1);
     let affordable = MULTIPLICATIONS / parameters / (1 + rounded.len() as u64);
-    let most = (TOKENS as u64).min(affordable) as usize;
-    let most = most.min(LOGITS / graph.model.vocabulary.max(1));
+    let most = usize::try_from(affordable).unwrap_or(usize::MAX).min(LOGITS / graph.model.vocabulary.max(1));
     let sequences = first_tokens(sequences, most);
     if most < MIN_TOKENS || sequences.is_empty() {
         return Ok(None);
