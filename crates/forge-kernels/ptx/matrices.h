@@ -118,6 +118,10 @@ INLINE void multiply(float2& sum, Pair a, Pair right) {
     multiply(sum, unused, a, Pair{}, right);
 }
 
+// Halves are multiplied by singles as singles.
+INLINE void multiply(float2& sum, half2 a, float2 right) { multiply(sum, float2{float(a.x), float(a.y)}, right); }
+INLINE void multiply(float2& sum, float2 a, half2 right) { multiply(sum, a, float2{float(right.x), float(right.y)}); }
+
 // See `kernels/support/products.metal`.
 #define OWN_PRODUCTS
 template <class T>

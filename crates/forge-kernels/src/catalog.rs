@@ -1,6 +1,6 @@
 //! Embedded kernel sources: one template per kernel, template parts, and support functions.
 
-use crate::context::LINES;
+use crate::context::{DIRECT_LINES, LINES};
 use crate::spec::{Rows, Spec};
 
 /// A file of `kernels/`.
@@ -34,6 +34,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendCombine(_) => "attention/attend_combine",
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => "attention/attend_gqa_tiled",
+        Spec::AttendTiled(attend) if attend.layout.knobs.lines == DIRECT_LINES => "attention/attend_direct",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::PerHeadLinear(each) if each.op.transposed => "mla/per_head_matmul_t",
         Spec::PerHeadLinear(_) => "mla/per_head_matmul",

@@ -12,6 +12,8 @@ use crate::attention::context::{CombineContext, SplitContext, TiledContext};
 pub(crate) use crate::attention::context::{
     channels, element, expanded_bytes, queries_fit, sums_bytes, tile_bytes,
 };
+use crate::attention::direct::DirectContext;
+pub(crate) use crate::attention::direct::{DIRECT_LINES, WIDEST_DIRECT};
 use crate::attention::grouped::GroupedContext;
 pub(crate) use crate::attention::grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use crate::attention::rope::{AppendContext, RopeAppendContext, RopeContext};
@@ -78,6 +80,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Value {
         Spec::AttendCombine(combine) => value(CombineContext::of(base, combine)),
         Spec::AttendTiled(attend) if attend.layout.knobs.lines == LINES => {
             value(GroupedContext::of(base, attend))
+        }
+        Spec::AttendTiled(attend) if attend.layout.knobs.lines == DIRECT_LINES => {
+            value(DirectContext::of(base, attend))
         }
         Spec::AttendTiled(attend) => value(TiledContext::of(base, attend)),
         Spec::PerHeadLinear(each) => value(PerHeadContext::of(base, each)),

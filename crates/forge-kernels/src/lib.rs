@@ -33,6 +33,7 @@ pub(crate) mod matmul;
 pub(crate) mod mla;
 pub(crate) mod moe;
 pub(crate) mod norm;
+mod on_core;
 pub mod ptx;
 pub(crate) mod recurrent;
 mod render;

@@ -48,17 +48,18 @@ fn check_entry(text: &str, decl: &KernelDecl) {
     assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
 }
 
-/// A template's name with its batch size, with its format, and with whether it takes quantized activations.
-fn kinds(spec: &Spec) -> [String; 3] {
+/// A template's name with its batch size, with its format, with whether it takes quantized activations, and with
+/// the query rows of attention.
+fn kinds(spec: &Spec) -> [String; 4] {
     let text = format!("{spec:?}");
     let template = text.split('(').next().unwrap_or_default();
     let field = |name: &str| {
         text.split_once(name).map_or("", |(_, rest)| rest.split([',', ' ', ')']).next().unwrap_or(""))
     };
-    let [rows, format, codes] =
-        ["rows: ", "format: ", "codes: "].map(|name| format!("{template} {}", field(name)));
+    let [rows, format, codes, lines] =
+        ["rows: ", "format: ", "codes: ", "lines: "].map(|name| format!("{template} {}", field(name)));
     let of_codes = format!("{format} {codes}");
-    [rows, format, of_codes]
+    [rows, format, of_codes, lines]
 }
 
 #[test]

@@ -174,7 +174,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::AttendTiled(attend) => {
             let group = attend.op.query_heads / attend.op.key_heads;
-            let [rows, heads] = if attend.layout.knobs.lines == 8 { [8, 1] } else { [64 / group, group] };
+            let lines = attend.layout.knobs.lines;
+            let [rows, heads] = if lines == 8 { [8, 1] } else { [lines / group, group] };
             let grid =
                 grid(format!("rows.div_ceil({rows})"), &(attend.op.query_heads / heads).to_string(), "1");
             let sinks = if attend.op.sinks { " sinks" } else { "" };

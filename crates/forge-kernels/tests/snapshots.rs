@@ -244,6 +244,19 @@ fn attention() {
             ..op
         })),
     );
+    snapshot("attend_direct", common::on_a_mac(common::attend(16, 8, 128, cache)));
+    let odd = common::attend(9, 3, 20, Format::F32);
+    snapshot(
+        "attend_direct_odd",
+        common::on_a_mac(odd.with_op(|op| Attend {
+            window: Some(40),
+            ring: Some(320),
+            softcap: Some(50.0),
+            sinks: true,
+            ..op
+        })),
+    );
+    snapshot("attend_direct_wide", common::on_a_mac(common::attend(9, 1, 256, Format::Q8_0)));
 }
 
 #[test]

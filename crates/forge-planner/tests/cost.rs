@@ -4,10 +4,10 @@ mod support;
 
 use forge_ops::Format;
 use forge_planner::{
-    Chip, Cost, Forecast, Limit, Plan, Time, Workload, chip_table, pass_cost, predict, predict_prompt,
-    step_cost,
+    Chip, Cost, Forecast, Limit, Plan, Prediction, Time, Workload, chip_table, pass_cost, predict,
+    predict_prompt, step_cost,
 };
-use support::{EIGHT, ONE, planned};
+use support::{EIGHT, ONE, planned, planned_for};
 
 fn chip(name: &str) -> &'static Chip {
     Chip::from_name(name).expect("it is listed")
@@ -147,7 +147,8 @@ fn totals_are_the_sums_of_their_steps() {
         assert!((time.seconds() / whole.time.seconds() - 1.0).abs() < 1e-9);
         let counts = plan.counts(whole.load);
         assert_eq!((counts.dispatches as u64, counts.barriers as u64), (whole.dispatches, whole.barriers));
-        let all = [whole.time.memory, whole.time.arithmetic, whole.time.tail, whole.time.launches];
+        let Time { memory, arithmetic, on_core, tail, launches } = whole.time;
+        let all = [memory, arithmetic, on_core, tail, launches];
         assert!(all.into_iter().all(|part| part.is_finite() && part >= 0.0), "{:?}", whole.time);
     }
 }
@@ -204,4 +205,38 @@ fn predictions_cover_the_context() {
     let table = chip_table(&plan);
     assert!(Chip::ALL.iter().all(|chip| table.lines().any(|line| line.starts_with(chip.name))), "{table}");
     assert!(!text.contains("NaN") && !table.contains("NaN"));
+}
+
+/// The share of attention in the prefill of a long prompt, and what limits each step for many rows.
+#[test]
+fn attention_is_less_than_a_third_of_a_long_prompt_on_apple_gpus() {
+    for name in ["m1", "m2-pro", "m4-max", "m5-max"] {
+        let (chip, tokens) = (chip(name), 16384);
+        let plan = planned_for(chip, &EIGHT, Format::Q4_0);
+        let mut attention = 0.0;
+        for length in (0..=tokens).step_by(plan.chunk).skip(1) {
+            let load = Workload { wanted: 0, length, ..Workload::prefill(plan.chunk as u64) };
+            let pass = predict(&plan, chip, load);
+            let attend = pass.steps.iter().find(|step| step.step == "attend").expect("it has attention");
+            assert_eq!(attend.time.limit(), Limit::Arithmetic, "{name} at {length}");
+            attention += attend.times as f64 * attend.time.seconds();
+        }
+        let share = attention / predict_prompt(&plan, chip, tokens).time.seconds();
+        assert!((0.2..1.0 / 3.0).contains(&share), "{name}: {share}");
+    }
+}
+
+/// Tiles of f32 in threadgroup memory are moved in more time than they are multiplied in. An NVIDIA GPU has no known
+/// rate.
+#[test]
+fn loads_on_a_core_limit_f32_tiles() {
+    let pass =
+        |name| predict(&planned_for(chip(name), &EIGHT, Format::Q4_0), chip(name), Workload::prefill(256));
+    let limit = |pass: &Prediction, name| {
+        pass.steps.iter().find(|step| step.step == name).expect("it has the step").time.limit()
+    };
+    let (m1, h200) = (pass("m1"), pass("h200"));
+    assert_eq!(["qkv", "down"].map(|step| limit(&m1, step)), [Limit::Arithmetic, Limit::OnCore]);
+    assert_eq!(h200.time.on_core, 0.0);
+    assert!(h200.cost.on_core > 0);
 }

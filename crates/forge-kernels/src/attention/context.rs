@@ -39,6 +39,12 @@ impl KvLayout {
         let kv_stride = if quantized { width + width / 16 } else { width };
         KvLayout { element: element(cache).0, kv_stride, quantized }
     }
+
+    /// Bytes of one head at one position.
+    pub(crate) fn head_bytes(cache: Format, width: usize) -> usize {
+        let layout = KvLayout::of(cache, width);
+        layout.kv_stride * [2, 4, 1][usize::from(cache == Format::F32) + 2 * usize::from(layout.quantized)]
+    }
 }
 
 /// Support unit that loads four values of a head of a q8_0 cache.

@@ -29,6 +29,11 @@ pub(crate) fn grouped_bytes(tile: usize, width: usize, cache: Format) -> usize {
     2 * tile * grouped_pitch(width, cache) * bytes
 }
 
+/// Query heads of a threadgroup.
+fn heads_each(group: usize) -> usize {
+    (1..=LINES).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1)
+}
+
 #[derive(Serialize)]
 pub(crate) struct GroupedContext<'a> {
     #[serde(flatten)]
@@ -63,9 +68,19 @@ pub(crate) struct GroupedContext<'a> {
 }
 
 impl<'a> GroupedContext<'a> {
+    /// Bytes that the four simdgroups of a threadgroup load and store for a position, and the query rows of a
+    /// threadgroup: keys and values are staged once and loaded by each simdgroup.
+    pub(crate) fn on_core_bytes(spec: &AttendKernel) -> (usize, usize) {
+        let AttendKernel { op, .. } = spec;
+        let bytes = if op.cache == Format::F16 { 2 } else { 4 };
+        let staged = 2 * op.width.next_multiple_of(16) * bytes;
+        let heads_each = heads_each(op.query_heads / op.key_heads);
+        (2 * KvLayout::head_bytes(op.cache, op.width) + (1 + 4) * staged, LINES / heads_each * heads_each)
+    }
+
     pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> GroupedContext<'a> {
         let group = spec.op.query_heads / spec.op.key_heads;
-        let heads_each = (1..=LINES).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
+        let heads_each = heads_each(group);
         let padded = spec.op.width.next_multiple_of(16);
         GroupedContext {
             base,

@@ -5,8 +5,8 @@
 //! number of simdgroups.
 
 use crate::context::{
-    LINES, LINES_MEMORY, WIDEST_LINE, channels, element, grouped_bytes, head_memory, queries_fit, sums_bytes,
-    tile_bytes,
+    DIRECT_LINES, LINES, LINES_MEMORY, WIDEST_DIRECT, WIDEST_LINE, channels, element, grouped_bytes,
+    head_memory, queries_fit, sums_bytes, tile_bytes,
 };
 use crate::layout::Family;
 use crate::spec::{AttentionKnobs, Rows};
@@ -42,6 +42,9 @@ impl AttentionKnobs {
     /// For many rows NVIDIA GPUs use tiled GQA attention: all query heads of a KV head together, with the
     /// largest tile that fits. Measured on an H200 with 32 heads, 8 KV heads, 128 channels at 32,768
     /// positions: about 200 TFLOP/s, compared with 11 for tiles of 8 rows of one head.
+    ///
+    /// Apple GPUs use keys and values straight from the cache. Derived: a tile of 32 positions leaves registers
+    /// for loads ahead.
     pub fn for_chip(
         family: Family,
         rows: Rows,
@@ -52,7 +55,8 @@ impl AttentionKnobs {
     ) -> AttentionKnobs {
         let rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
         if family != Family::Nvidia {
-            return rule;
+            let is_direct = rows == Rows::Many && width <= WIDEST_DIRECT;
+            return if is_direct { AttentionKnobs { tile: 32, lines: DIRECT_LINES, ..rule } } else { rule };
         }
         if rows == Rows::Many {
             let tile = grouped_tiles(width, cache).next_back();
@@ -102,7 +106,9 @@ impl AttentionKnobs {
             let of_a_head = tiles.map(|tile| AttentionKnobs { tile, ..rule });
             let grouped =
                 grouped_tiles(width, cache).map(|tile| AttentionKnobs { tile, lines: LINES, ..rule });
-            return of_a_head.chain(grouped).collect();
+            let direct = [32, 64].map(|tile| AttentionKnobs { tile, lines: DIRECT_LINES, ..rule });
+            let direct = direct.into_iter().filter(|_| width <= WIDEST_DIRECT);
+            return of_a_head.chain(grouped).chain(direct).collect();
         }
         let group = (query_heads / key_heads.max(1)).max(1);
         let mut heads = vec![1, 2, 4, rule.heads_each];
@@ -160,16 +166,11 @@ mod tests {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {
                     let rule = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
                     for rows in [Rows::One, Rows::Few, Rows::Many] {
-                        let card = AttentionKnobs::for_chip(
-                            Family::Nvidia,
-                            rows,
-                            query_heads,
-                            key_heads,
-                            width,
-                            cache,
-                        );
+                        let [card, apple] = [Family::Nvidia, Family::Apple9].map(|family| {
+                            AttentionKnobs::for_chip(family, rows, query_heads, key_heads, width, cache)
+                        });
                         let tried = AttentionKnobs::tried(rows, query_heads, key_heads, width, cache);
-                        for chosen in [rule, card] {
+                        for chosen in [rule, card, apple] {
                             let what = format!("{query_heads} {key_heads} {width} {cache}: {chosen:?}");
                             assert!(tried.contains(&chosen), "{what}");
                         }

@@ -2,8 +2,8 @@
 
 use crate::attention::layout::MMA_HEADS;
 use crate::context::{
-    LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, queries_fit, sums_bytes,
-    tile_bytes,
+    DIRECT_LINES, LINES, LINES_MEMORY, WIDEST_DIRECT, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory,
+    queries_fit, sums_bytes, tile_bytes,
 };
 use crate::error::KernelError;
 use crate::limits::{Limits, fits_word};
@@ -159,8 +159,14 @@ impl Limits<'_> {
         lines: usize,
     ) -> Result<(), KernelError> {
         let what = "the threadgroup memory of a tile";
+        if lines == DIRECT_LINES {
+            self.holds("tile", tile, [32, 64].contains(&tile), || "32 or 64".to_owned())?;
+            return self.holds("the head's width", width, width <= WIDEST_DIRECT, || {
+                format!("at most {WIDEST_DIRECT}: registers hold the sums of 8 query rows")
+            });
+        }
         if lines != LINES {
-            self.holds("lines", lines, lines == 8, || format!("8 or {LINES}"))?;
+            self.holds("lines", lines, lines == 8, || format!("8, {DIRECT_LINES} or {LINES}"))?;
             self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
             return self.memory(what, tile_bytes(tile, width), head_memory(width));
         }

@@ -1,6 +1,7 @@
 //! Attention kernels: RoPE, KV append, split-KV decode, tiled prefill.
 
 pub(crate) mod context;
+pub(crate) mod direct;
 pub(crate) mod grouped;
 pub(crate) mod layout;
 pub(crate) mod limits;

@@ -21,10 +21,11 @@ pub struct AttentionKnobs {
     pub mma: bool,
     /// Loads of positions by a simdgroup before it computes (split).
     pub loads: usize,
-    /// Positions of a tile (tiled): 8, 16 or 32.
+    /// Positions of a tile (tiled): 8 to 64.
     pub tile: usize,
     /// Query rows of a threadgroup (tiled), each one row of one head: 8 of one head, the default for older
-    /// tables, or 64 of the query heads of a KV head. These are separate templates.
+    /// tables, or of the query heads of a KV head 64, with keys and values in threadgroup memory, or 32, with
+    /// keys and values straight from the cache. These are separate templates.
     #[serde(default = "lines_of_one_head")]
     pub lines: usize,
 }

@@ -35,8 +35,17 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
 
 /// Prefill attention with the layout for an NVIDIA GPU.
 pub(crate) fn on_a_card(attend: AttendKernel) -> Spec {
+    tiled_for(Family::Nvidia, attend)
+}
+
+/// Prefill attention with the layout for an Apple GPU.
+pub(crate) fn on_a_mac(attend: AttendKernel) -> Spec {
+    tiled_for(Family::Apple9, attend)
+}
+
+fn tiled_for(family: Family, attend: AttendKernel) -> Spec {
     let Attend { query_heads, key_heads, width, cache, .. } = attend.op.clone();
-    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    let knobs = AttentionKnobs::for_chip(family, Rows::Many, query_heads, key_heads, width, cache);
     Spec::AttendTiled(attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout }))
 }
 
@@ -159,14 +168,17 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     })));
                 }
                 specs.push(Spec::AttendSplit(split));
-                specs.push(on_a_card(tiled.clone()));
-                specs.push(on_a_card(tiled.clone().with_op(|op| Attend {
-                    window: Some(40),
-                    softcap: Some(50.0),
-                    sinks: true,
-                    gates,
-                    ..op
-                })));
+                for tiled_on in [on_a_card, on_a_mac] {
+                    specs.push(tiled_on(tiled.clone()));
+                    specs.push(tiled_on(tiled.clone().with_op(|op| Attend {
+                        window: Some(40),
+                        softcap: Some(50.0),
+                        sinks: true,
+                        gates,
+                        ..op
+                    })));
+                }
+                specs.push(on_a_mac(tiled.clone().with_op(|op| Attend { window, ring, ..op })));
                 specs.push(Spec::AttendTiled(tiled));
             }
         }

@@ -7,7 +7,7 @@ mod experts;
 mod latents;
 mod projections;
 
-pub(crate) use attention::{attend, attentions, few_on_a_card, on_a_card, prologue, rope_append};
+pub(crate) use attention::{attend, attentions, few_on_a_card, on_a_card, on_a_mac, prologue, rope_append};
 pub(crate) use latents::latents;
 pub(crate) use projections::{linear, projections};
 

@@ -1,6 +1,7 @@
 //! Limits of attention and the KV cache.
 
 use crate::{common, rejection};
+use forge_kernels::spec::{AttentionKnobs, AttentionLayout};
 use forge_kernels::{Spec, prologue_fits};
 use forge_ops::{
     Append, Attend, Elementwise, Format, Function, HeadNorm, KvSource, Pairing, RmsNorm, Rope, RopeAppend,
@@ -84,5 +85,26 @@ fn rejects_impossible_attention() {
     kernel `a`: the length of a ring is 64, and must be below 2^32 and at least the window: without a window the cache holds the whole context
     kernel `a`: the length of a ring is 64, and must be below 2^32 and at least the window: without a window the cache holds the whole context
     kernel `a`: the number of rotated pairs is 5, and must be at most half the head's width, which is 8
+    ");
+}
+
+#[test]
+fn rejects_impossible_tiles_of_attention() {
+    let tiled = |lines, tile, width| {
+        let attend = common::attend(2, 1, width, Format::F16);
+        rejection(
+            "a",
+            Spec::AttendTiled(attend.with_layout(|layout| AttentionLayout {
+                knobs: AttentionKnobs { lines, tile, ..layout.knobs },
+                ..layout
+            })),
+        )
+    };
+    let cases = [tiled(24, 16, 64), tiled(32, 16, 64), tiled(32, 32, 512), tiled(64, 16, 256)];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    kernel `a`: lines is 24, and must be 8, 32 or 64
+    kernel `a`: tile is 16, and must be 32 or 64
+    kernel `a`: the head's width is 512, and must be at most 256: registers hold the sums of 8 query rows
+    kernel `a`: the head's width is 256, and must be at most 128: registers hold the sums of 16 query rows
     ");
 }

@@ -12,6 +12,8 @@
 //! - Matrix rate: derived from that project's measurement on M1 and M2, 102 multiply-adds per core and cycle
 //!   with 8 by 8 matrices, equal for f16 and f32. These operations do not use M5's neural accelerators, which
 //!   are not counted.
+//! - On-core rate: 64 bytes per core and cycle, which `metal-benchmarks` lists for data on a core of M1 and M2.
+//!   Threadgroup memory and loads from caches are assumed to share it, also on M3 to M5.
 //! - Dispatch: the cost of a step that waits for its predecessor. Published measurements are 5.2 µs with the
 //!   work of a small norm on M2 Pro, 2.4 µs on M3 Ultra, 1 to 2 µs on M5 Max; others are interpolated.
 //! - Efficiency: the fraction of peak bandwidth that GEMV kernels reach. Published: 69 to 79% on M1 Max, 77
@@ -99,6 +101,8 @@ impl Chip {
 
     /// Multiply-adds per core and cycle.
     const LANES: f64 = 128.0;
+    /// Bytes per core and cycle between registers and threadgroup memory or caches.
+    const ON_CORE: f64 = 64.0;
     /// Fraction of [`Chip::dispatch`] that is due to the barrier: memory drains before the next step starts.
     /// Derived from reports that running independent steps concurrently gains a few percent of decode time,
     /// not half of its launches.
@@ -180,6 +184,13 @@ impl Chip {
     /// Peak matrix operations per second; a multiply-add counts as two.
     pub fn matrix_rate(&self) -> f64 {
         2.0 * self.matrix_lanes() * f64::from(self.cores) * self.clock * 1e9
+    }
+
+    /// Peak bytes per second between registers and threadgroup memory or caches, of all cores; `None` if not
+    /// known.
+    pub fn on_core_rate(&self) -> Option<f64> {
+        let known = self.family != Family::Nvidia;
+        known.then(|| Chip::ON_CORE * f64::from(self.cores) * self.clock * 1e9)
     }
 
     /// Bandwidth in bytes per second that good kernels reach.

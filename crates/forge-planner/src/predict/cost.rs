@@ -31,6 +31,9 @@ pub struct Cost {
     pub batch_written: u64,
     /// Additions and multiplications.
     pub operations: u64,
+    /// Bytes between registers and threadgroup memory or caches: all loads and stores of kernels that multiply
+    /// matrices for many rows, 0 for others.
+    pub on_core: u64,
 }
 
 impl Cost {
@@ -60,6 +63,7 @@ impl AddAssign for Cost {
         self.batch_read += other.batch_read;
         self.batch_written += other.batch_written;
         self.operations += other.operations;
+        self.on_core += other.on_core;
     }
 }
 
@@ -82,7 +86,8 @@ pub(crate) fn cost_of(
     amounts: Amounts,
 ) -> Cost {
     let step_of = Counted { plan, instance, amounts };
-    let mut cost = Cost { operations: step_of.operations(), ..Cost::default() };
+    let on_core = instance.spec.on_core_bytes(amounts.rows, amounts.attended).unwrap_or(0);
+    let mut cost = Cost { operations: step_of.operations(), on_core, ..Cost::default() };
     for argument in &step.arguments {
         // A kernel has buffers for some of its step's arguments only.
         if !step_of.takes(&argument.parameter) {

@@ -11,13 +11,16 @@ use std::ops::AddAssign;
 /// Lanes of a simdgroup.
 const LANES: u32 = 32;
 
-/// Seconds by cause. In a step only the longer of memory and arithmetic counts; the other is 0.
+/// Seconds by cause. In a step only the longest of memory, arithmetic and on-core traffic counts; the others
+/// are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Time {
-    /// Memory traffic, if it takes longer than arithmetic.
+    /// Memory traffic, if it takes longest.
     pub memory: f64,
-    /// Arithmetic, if it takes longer than memory traffic.
+    /// Arithmetic, if it takes longest.
     pub arithmetic: f64,
+    /// Loads and stores of threadgroup memory and caches, if they take longest.
+    pub on_core: f64,
     /// Low occupancy: too few threadgroups to fill the chip, at the end of a step or throughout.
     pub tail: f64,
     /// Launches, barriers and submissions.
@@ -27,14 +30,16 @@ pub struct Time {
 impl Time {
     /// Total.
     pub fn seconds(&self) -> f64 {
-        self.memory + self.arithmetic + self.tail + self.launches
+        self.memory + self.arithmetic + self.on_core + self.tail + self.launches
     }
 
     /// The largest contribution.
     pub fn limit(&self) -> Limit {
         let overhead = self.tail + self.launches;
-        if overhead > self.memory.max(self.arithmetic) {
+        if overhead > self.memory.max(self.arithmetic).max(self.on_core) {
             Limit::Launches
+        } else if self.on_core > self.memory.max(self.arithmetic) {
+            Limit::OnCore
         } else if self.arithmetic > self.memory {
             Limit::Arithmetic
         } else {
@@ -47,6 +52,7 @@ impl AddAssign for Time {
     fn add_assign(&mut self, other: Time) {
         self.memory += other.memory;
         self.arithmetic += other.arithmetic;
+        self.on_core += other.on_core;
         self.tail += other.tail;
         self.launches += other.launches;
     }
@@ -60,6 +66,8 @@ pub enum Limit {
     Bandwidth,
     /// Compute rate.
     Arithmetic,
+    /// Rate of loads and stores on a core.
+    OnCore,
     /// Launch overhead and low occupancy.
     Launches,
 }
@@ -70,6 +78,7 @@ impl Limit {
         match self {
             Limit::Bandwidth => "bandwidth",
             Limit::Arithmetic => "arithmetic",
+            Limit::OnCore => "on-core loads",
             Limit::Launches => "launches",
         }
     }
@@ -185,7 +194,10 @@ fn step_time(
     let launch = Launch::of(chip, instance, groups);
     let memory = cost.bytes() as f64 / chip.attained_bandwidth();
     let arithmetic = cost.operations as f64 / (chip.efficiency * rate(chip, &instance.spec));
-    let mut time = if arithmetic > memory {
+    let on_core = chip.on_core_rate().map_or(0.0, |rate| cost.on_core as f64 / (chip.efficiency * rate));
+    let mut time = if on_core > arithmetic.max(memory) {
+        Time { on_core, tail: on_core * launch.lost_to_waves(), ..Time::default() }
+    } else if arithmetic > memory {
         Time { arithmetic, tail: arithmetic * launch.lost_to_waves(), ..Time::default() }
     } else {
         Time { memory, tail: memory * launch.lost_to_draining(chip), ..Time::default() }

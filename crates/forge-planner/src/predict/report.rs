@@ -15,7 +15,7 @@ pub const LENGTHS: [u64; 4] = [1, 1024, 4096, 32768];
 const SEQUENCES: [u64; 6] = [2, 4, 8, 16, 32, 64];
 
 /// Prompt lengths at which prefill is predicted, in tokens.
-pub const PROMPTS: [u64; 2] = [512, 4096];
+pub const PROMPTS: [u64; 3] = [512, 4096, 16384];
 
 /// Disclaimer printed with every prediction.
 const PREDICTED: &str =
@@ -117,13 +117,14 @@ impl Display for Forecast {
         }
         writeln!(
             f,
-            "\n{:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>8} {:>8} {:>11}  bound by",
+            "\n{:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>10} {:>8} {:>8} {:>11}  bound by",
             "in ms",
             "dispatches",
             "barriers",
             "bytes",
             "memory",
             "arithm.",
+            "on-core",
             "tails",
             "launches",
             "all",
@@ -138,12 +139,13 @@ impl Display for Forecast {
             let (time, ms) = (prediction.time, |seconds: f64| format!("{:.3}", seconds * 1e3));
             writeln!(
                 f,
-                "{what:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>8} {:>8} {:>11.1}  {}",
+                "{what:<22} {:>10} {:>8} {:>14} {:>10} {:>9} {:>10} {:>10} {:>8} {:>8} {:>11.1}  {}",
                 prediction.dispatches,
                 prediction.barriers,
                 prediction.cost.bytes(),
                 ms(time.memory),
                 ms(time.arithmetic),
+                ms(time.on_core),
                 ms(time.tail),
                 ms(time.launches),
                 ms(time.seconds()),
@@ -158,7 +160,7 @@ impl Display for Forecast {
 fn steps(f: &mut Formatter<'_>, steps: &[StepTime]) -> Result {
     writeln!(
         f,
-        "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>7} {:>8} {:>9}  bound by",
+        "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9}  bound by",
         "step",
         "times",
         "kernel",
@@ -168,6 +170,7 @@ fn steps(f: &mut Formatter<'_>, steps: &[StepTime]) -> Result {
         "waves",
         "memory",
         "arithm.",
+        "on-core",
         "tail",
         "launch",
         "all"
@@ -176,7 +179,7 @@ fn steps(f: &mut Formatter<'_>, steps: &[StepTime]) -> Result {
         let (time, us) = (step.time, |seconds: f64| format!("{:.2}", seconds * 1e6));
         writeln!(
             f,
-            "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>7} {:>8} {:>9}  {}",
+            "{:<22} {:>5}  {:<22} {:>12} {:>14} {:>7} {:>5} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9}  {}",
             format!("{}.{}", step.section, step.step),
             step.times,
             step.kernel,
@@ -186,6 +189,7 @@ fn steps(f: &mut Formatter<'_>, steps: &[StepTime]) -> Result {
             step.waves,
             us(time.memory),
             us(time.arithmetic),
+            us(time.on_core),
             us(time.tail),
             us(time.launches),
             us(time.seconds()),

@@ -5,7 +5,7 @@ use forge_ir::{
     State, StateId, ValueId, Weight, WeightId,
 };
 use forge_ops::{Activation, Format, Pairing, RopeParameters};
-use forge_planner::{Options, Plan, Quant, plan};
+use forge_planner::{Chip, Options, Plan, Quant, plan};
 
 /// The sizes of a decoder.
 pub(crate) struct Shape {
@@ -46,6 +46,13 @@ pub(crate) const ONE: Shape = Shape {
 /// Plans the decoder in a format.
 pub(crate) fn planned(shape: &Shape, format: Format) -> Plan {
     let options = Options { quant: Quant::To(format), ..Options::default() };
+    plan(&graph(shape), &options).expect("it can be planned")
+}
+
+/// Plans the decoder in a format for a chip.
+pub(crate) fn planned_for(chip: &'static Chip, shape: &Shape, format: Format) -> Plan {
+    let chunk = chip.chunk();
+    let options = Options { quant: Quant::To(format), chip: Some(chip), chunk, ..Options::default() };
     plan(&graph(shape), &options).expect("it can be planned")
 }
 

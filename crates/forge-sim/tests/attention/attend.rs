@@ -1,7 +1,7 @@
 //! Attention over prepared queries and a filled KV cache.
 
 use crate::shape::{Shape, shapes};
-use crate::shapes::{other_layouts, with_matrix_units};
+use crate::shapes::{on_apple_gpus, other_layouts, with_matrix_units};
 use crate::{Input, Kernels, compare, to_f32};
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttentionLayout, CombineLayout, quantizes_heads};
@@ -18,6 +18,11 @@ fn attention_matches_the_reference_for_few_and_many_rows() {
 #[test]
 fn attention_matches_the_reference_in_every_layout() {
     check_attention(&other_layouts());
+}
+
+#[test]
+fn attention_on_apple_gpus_matches_the_reference() {
+    check_attention(&on_apple_gpus());
 }
 
 #[test]
@@ -164,10 +169,10 @@ fn odd_layer() -> AttentionLayer {
 fn slots_in_one_tile_do_not_affect_each_other() {
     let shape = Shape { layer: odd_layer(), knobs: None };
     let (op, cache) = (shape.layer.attend(), shape.layer.kv_cache());
-    let kernels = Kernels::of([shape.tiled()]);
+    let kernels = Kernels::of([shape.tiled(), shape.for_apple_gpus().tiled()]);
     let mut random = Random(5);
     let batch = Batch::of(&[(0, 7), (0, 8), (0, 9), (1, 20), (1, 21), (0, 3)]);
-    for non_finite in [f32::NAN, f32::INFINITY] {
+    for (kernel, non_finite) in [(0, f32::NAN), (0, f32::INFINITY), (1, f32::NAN), (1, f32::INFINITY)] {
         let [keys, values] = [0; 2].map(|_| {
             let mut numbers = random.floats(cache.elements());
             numbers[cache.place(1, 0, 0)..].fill(non_finite);
@@ -182,7 +187,7 @@ fn slots_in_one_tile_do_not_affect_each_other() {
             ("positions", Input::U32(&batch.positions)),
             ("heads", Input::Uninitialized(q.len() * 4)),
         ];
-        let heads = kernels.run(0, &shape.scalars(batch.rows(), 1), &inputs);
+        let heads = kernels.run(kernel, &shape.scalars(batch.rows(), 1), &inputs);
         let expected = attend(&op, &cache, &to_f64(&q), [&keys, &values], &[], &batch);
         let of_rows = expected.chunks_exact(op.query_heads * op.width);
         for (row, (found, expected)) in
@@ -191,7 +196,7 @@ fn slots_in_one_tile_do_not_affect_each_other() {
             if batch.slots[row] == 1 {
                 assert!(to_f32(found).iter().all(|v| !v.is_finite()), "row {row} does not show what it sees");
             } else {
-                compare(&(row, non_finite), found, values_of(expected), 3e-6);
+                compare(&(kernel, row, non_finite), found, values_of(expected), 3e-6);
             }
         }
     }
@@ -213,7 +218,9 @@ fn a_ring_buffer_one_position_too_small_changes_the_result() {
     for (ring, is_right) in [(window + rows - 1, true), (window + rows - 2, false)] {
         let shape = Shape { layer: AttentionLayer { ring: Some(ring), ..whole.clone() }, knobs: None };
         let of_ring = shape.layer.kv_cache();
-        let kernels = Kernels::of([Spec::Append(shape.layer.append()), shape.split(false), shape.tiled()]);
+        let append = Spec::Append(shape.layer.append());
+        let on_apple_gpus = shape.for_apple_gpus().tiled();
+        let kernels = Kernels::of([append, shape.split(false), shape.tiled(), on_apple_gpus]);
         // The rows of earlier passes, then those of this one.
         let earlier = numbers.each_ref().map(|numbers| {
             let mut in_ring = vec![0.0; of_ring.elements()];
@@ -241,7 +248,7 @@ fn a_ring_buffer_one_position_too_small_changes_the_result() {
                 ("values", Input::Bytes(&earlier[1])),
             ],
         );
-        for kernel in [1, 2] {
+        for kernel in [1, 2, 3] {
             let inputs = [
                 ("q", Input::F32(&q)),
                 ("keys", Input::Bytes(&appended[0])),

@@ -8,6 +8,7 @@ mod execution;
 mod latents;
 mod mla_expanded;
 mod norms;
+mod on_core;
 mod prologue;
 mod recurrent;
 mod shape;

@@ -1,8 +1,8 @@
 //! Attention layers with the layout of their kernels.
 
 use crate::rope_error;
-use forge_kernels::Spec;
-use forge_kernels::spec::{AttentionKnobs, AttentionLayout, CombineLayout, Kernel};
+use forge_kernels::spec::{AttentionKnobs, AttentionLayout, CombineLayout, Kernel, Rows};
+use forge_kernels::{Family, Spec};
 use forge_ops::{Attend, Format};
 use forge_oracle::attention_layers::AttentionLayer;
 use forge_oracle::{Batch, attention_layers};
@@ -17,6 +17,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// The same layer with the layout of prefill for Apple GPUs.
+    pub(crate) fn for_apple_gpus(&self) -> Shape {
+        let AttentionLayer { query_heads, key_heads, width, cache, .. } = self.layer;
+        let knobs =
+            AttentionKnobs::for_chip(Family::Apple9, Rows::Many, query_heads, key_heads, width, cache);
+        Shape { knobs: Some(knobs), ..self.clone() }
+    }
+
     pub(crate) fn split(&self, prologue: bool) -> Spec {
         let layer = &self.layer;
         self.kernel(if prologue { layer.attend_with_prologue() } else { layer.attend() }, Spec::AttendSplit)

@@ -25,6 +25,18 @@ pub(crate) fn other_layouts() -> Vec<Shape> {
     shapes.enumerate().flat_map(of_shape).collect()
 }
 
+/// The same shapes in the layouts of prefill for Apple GPUs, with tiles of 32 and of 64 positions.
+pub(crate) fn on_apple_gpus() -> Vec<Shape> {
+    let of_shape = |(index, shape): (usize, Shape)| {
+        let Shape { layer, knobs } = shape.for_apple_gpus();
+        let is_wide = |knobs: &AttentionKnobs| index % 2 == 1 && knobs.tile == 32;
+        let knobs =
+            knobs.map(|knobs| if is_wide(&knobs) { AttentionKnobs { tile: 64, ..knobs } } else { knobs });
+        Shape { layer, knobs }
+    };
+    shapes().into_iter().enumerate().map(of_shape).collect()
+}
+
 /// Shapes for tensor cores: fewer, as many and more heads than one tile has; with every option of their
 /// template.
 pub(crate) fn with_matrix_units() -> Vec<Shape> {

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use forge_kernels::{Instance, Spec, assemble, render};
-use forge_sim::{Program, Sim};
+use forge_sim::{Counters, Program, Sim};
 
 /// The contents of a kernel's buffer.
 #[derive(Clone, Copy)]
@@ -58,6 +58,16 @@ impl Kernels {
         scalars: &[(&str, usize)],
         input_of: impl Fn(&str) -> Input<'a>,
     ) -> Vec<Vec<u8>> {
+        self.run_counted(index, scalars, input_of).0
+    }
+
+    /// The same, with the counters of the dispatch.
+    pub(crate) fn run_counted<'a>(
+        &self,
+        index: usize,
+        scalars: &[(&str, usize)],
+        input_of: impl Fn(&str) -> Input<'a>,
+    ) -> (Vec<Vec<u8>>, Counters) {
         let Instance { name, spec, decl, .. } = &self.instances[index];
         let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
         let (mut written, mut bindings) = (Vec::new(), Vec::new());
@@ -80,7 +90,8 @@ impl Kernels {
         let groups = decl.grid.each_ref().map(|axis| axis.eval(&scalars).unwrap_or(0));
         sim.dispatch(name, &bindings, &values, groups);
         assert!(sim.faults().is_empty(), "{scalars:?} of {spec:?}: {:?}", sim.faults());
-        written.into_iter().map(|id| sim.memory.contents(id).to_vec()).collect()
+        let written = written.into_iter().map(|id| sim.memory.contents(id).to_vec()).collect();
+        (written, sim.counters()[name])
     }
 }
 

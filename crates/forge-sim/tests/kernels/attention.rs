@@ -56,8 +56,10 @@ pub(crate) fn attention(
     };
     let knobs = AttentionKnobs::for_heads(query_heads, key_heads, width, cache);
     let attend = Kernel { op: layer.attend(), layout: AttentionLayout { knobs, quantizes: false } };
-    let knobs = AttentionKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
-    let grouped = attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout });
+    let [grouped, direct] = [Family::Nvidia, Family::Apple9].map(|family| {
+        let knobs = AttentionKnobs::for_chip(family, Rows::Many, query_heads, key_heads, width, cache);
+        attend.clone().with_layout(|layout| AttentionLayout { knobs, ..layout })
+    });
     let prepared = attend.clone().with_op(|_| layer.attend_with_prologue());
     let queries = prepared.clone().with_op(|op| {
         let prologue = op.prologue.map(|prologue| Prologue { kv_source: KvSource::Nothing, ..prologue });
@@ -86,7 +88,8 @@ pub(crate) fn attention(
         Case { spec: Spec::RopeAppend(layer.rope_append()), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
         Case { spec: Spec::AttendTiled(attend.clone()), launches: many.clone() },
-        Case { spec: Spec::AttendTiled(grouped), launches: many },
+        Case { spec: Spec::AttendTiled(grouped), launches: many.clone() },
+        Case { spec: Spec::AttendTiled(direct), launches: many },
         Case {
             spec: Spec::AttendCombine(Kernel { op: layer.combine(), layout: CombineLayout::default() }),
             launches: vec![Launch::rows(3, 50).split(3)],

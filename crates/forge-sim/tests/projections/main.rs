@@ -5,6 +5,7 @@ mod definition;
 mod embedding;
 #[path = "../execution/mod.rs"]
 mod execution;
+mod on_core;
 mod per_head_linear;
 
 use crate::batch::{check_batches, check_quantized_outputs};
