@@ -13,6 +13,8 @@ pub(crate) struct Context {
     pub(crate) functions: Vec<FunctionText>,
     kernels: Vec<KernelText>,
     pub(crate) weight_types: Vec<String>,
+    /// Whether a function selects an attention kernel for many rows.
+    selects_attention: bool,
     /// Whether a parameter has type `f16`.
     half: bool,
     /// Whether a shape contains a list.
@@ -67,7 +69,9 @@ impl Context {
             .any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
         let kernels: Vec<KernelText> = kernels.collect();
         let lists = kernels.iter().any(|kernel| kernel.cpu.contains("Cow::"));
-        Context { functions, kernels, weight_types, half, lists }
+        let is_tiled = |instance: &Instance| matches!(instance.spec, Spec::AttendTiled(_));
+        let selects_attention = plan.kernels.iter().any(is_tiled);
+        Context { functions, kernels, weight_types, selects_attention, half, lists }
     }
 }
 
@@ -181,7 +185,13 @@ fn body(plan: &Plan, function: &Function) -> String {
     if let [(_, only)] = &runs[..] {
         return format!("{only};");
     }
-    let mut text = String::from("match rows {\n");
+    // Attention for many rows has a simpler kernel, which takes any number of rows.
+    let is_attention = function
+        .variants
+        .iter()
+        .any(|variant| matches!(plan.kernels[variant.kernel].spec, Spec::AttendTiled(_)));
+    let rows = if is_attention { "attention_rows(rows)" } else { "rows" };
+    let mut text = format!("match {rows} {{\n");
     for (index, (regimes, dispatch)) in runs.iter().enumerate() {
         // The last kernel takes the remaining counts: a function is never called with more rows than it supports.
         let pattern = match (index + 1 == runs.len(), regimes) {

@@ -10,6 +10,7 @@
 //! places the barriers, so every device runs the same schedule. One pass may decode several tokens, one after
 //! another.
 
+pub mod kernel_choice;
 pub mod kernel_cost;
 pub(crate) mod offload_stats;
 

@@ -41,7 +41,7 @@ fn check_attention(shapes: &[Shape]) {
             (Batch::of(&[(0, 0)]), 1),
             (Batch::of(&[(1, last.min(150))]), 5),
             (Batch::of(&[(0, 33), (1, 2), (0, 90)]), 16),
-            (Batch::of(&(0..3).map(|i| (1, i)).chain((40..52).map(|i| (0, i))).collect::<Vec<_>>()), 2),
+            (Batch::of(&(0..3).map(|i| (1, i)).chain((40..60).map(|i| (0, i))).collect::<Vec<_>>()), 2),
         ];
         for (batch, splits) in shape.within(batches) {
             let rows = batch.rows();

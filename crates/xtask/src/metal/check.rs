@@ -60,11 +60,17 @@ fn check(program: &MetalProgram, variables: &[(&str, &str)]) -> Result<(u64, Str
         return Err(format!("the logits on {device} differ from the reference: {verified}"));
     }
     // Kernels precompiled by Apple's tools and kernels compiled at start.
-    let source = [variables, &[("FORGE_METAL_SOURCE", "1")]].concat();
-    let verified_source: Value = serde_json::from_str(&self::run(program, &["verify", "--json"], &source)?)
-        .map_err(|error| format!("verify --json prints no JSON: {error}"))?;
-    if verified_source["ok"] != true {
-        return Err(format!("kernels compiled at start differ from the reference: {verified_source}"));
+    // Prefill attention by the kernel for small batches.
+    for (variable, kernels) in [
+        ("FORGE_METAL_SOURCE", "kernels compiled at start"),
+        ("FORGE_SIMPLE_ATTENTION", "simple attention kernels"),
+    ] {
+        let variables = [variables, &[(variable, "1")]].concat();
+        let verified: Value = serde_json::from_str(&self::run(program, &["verify", "--json"], &variables)?)
+            .map_err(|error| format!("verify --json prints no JSON: {error}"))?;
+        if verified["ok"] != true {
+            return Err(format!("{kernels} differ from the reference: {verified}"));
+        }
     }
     let generate = |device: &[&str], more: &[&str]| run(&[device, &GENERATE, more].concat());
     let greedy = ["--temperature", "0"];
