@@ -1,6 +1,11 @@
-{% set element = "half" if operand == "f16" else "float" %}
+{# Weights in bf16 are staged as their bits. Only then is a factor of products of another type. #}
+{% set element = "float" if operand in ("f32", "ranged") else "ushort" if format == "bf16" else "half" %}
+{% set factor = "float" if element == "ushort" else element %}
+{% set x_element = "half" if operand == "f16" else "float" %}
 {% set vector = element ~ "4" %}
-{% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
+{% set staged = "memory" if element == "float" else "(threadgroup " ~ element ~ "*)memory" %}
+{% set is_mixed = factor != x_element %}
+{% set names = {"float": "f32", "half": "f16", "ushort": "bf16"} %}
 {% set x_block = "(start + k_split)" if clamped else "block" %}
 {% set of_planes = "weight" %}
 {# Bias and unary function of a sum, before the epilogue. #}
@@ -71,7 +76,7 @@ for (uint i = thread_id; i < {{ part_rows * tile_outputs }}u; i += {{ threads }}
 // y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 // A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time.
-// Both are staged in threadgroup memory as {{ "f16" if operand == "f16" else "f32" }}, and each of 4
+// Both are staged in threadgroup memory as {{ names[element] }}{{ ", x as " ~ names[x_element] if x_element != element else "" }}, and each of 4
 // simdgroups multiplies its quarter of the tile as 8 by 8 matrices.
 {% if split > 1 %}
 // Two such groups of simdgroups share the tile; each processes every second block of 32 columns.
@@ -94,20 +99,32 @@ kernel void {{ name }}(
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],
-    uint simdgroup_id [[simdgroup_index_in_threadgroup]]) {
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]]{{ "," if element == "ushort" else ") {" }}
+{% if element == "ushort" %}
+    uint lane [[thread_index_in_simdgroup]]) {
+{% endif %}
     // The row stride of {{ pitch }} elements avoids bank conflicts. The results replace the tile at the end.
     threadgroup float memory[{{ memory_floats }}];
 {% if split > 1 %}
     const uint k_split = simdgroup_id / 4u;
     const uint quarter = simdgroup_id % 4u;
     const uint own_thread = thread_id % 128u;
-    threadgroup {{ element }}* tile_weights = {{ staged }} + k_split * {{ (tile_rows + tile_outputs) * pitch }}u;
+    threadgroup {{ element }}* tile_weights = {{ staged }} + k_split * {{ staged_elements }}u;
 {% else %}
     const uint quarter = simdgroup_id;
     const uint own_thread = thread_id;
     threadgroup {{ element }}* tile_weights = {{ staged }};
 {% endif %}
-    threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
+{% if x_element != element %}
+    threadgroup {{ x_element }}* tile_x = (threadgroup {{ x_element }}*)(tile_weights + {{ tile_outputs * pitch }}u);
+{% else %}
+    threadgroup {{ x_element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
+{% endif %}
+{% if element == "ushort" %}
+    // A lane's row of a matrix, and the first of its two columns.
+    const uint line = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
+    const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
+{% endif %}
     const uint first_row = group.x * {{ tile_rows }}u;
     const uint first_output = group.y * {{ tile_outputs }}u;
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
@@ -147,7 +164,7 @@ kernel void {{ name }}(
             const uint column = i % 8u * 4u;
             device const float* source = x + min(first_row + row, args.rows - 1u) * {{ inputs }}u;
             const float4 values = {{ load }}(source, {{ x_block }} * 32u + column{{ bound }});
-            *(threadgroup {{ vector }}*)(tile_x + row * {{ pitch }}u + column) = {{ stored_as("values") }};
+            *(threadgroup {{ x_element }}4*)(tile_x + row * {{ tile_x_pitch }}u + column) = {{ "half4(values)" if x_element == "half" else "values" }};
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 

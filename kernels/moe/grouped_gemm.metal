@@ -1,4 +1,7 @@
 {% set element = "half" if operand == "f16" else "float" %}
+{% set x_element = element %}
+{% set factor = element %}
+{% set is_mixed = false %}
 {% set vector = element ~ "4" %}
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}

@@ -6,8 +6,8 @@
 use crate::attention::context::KvLayout;
 use crate::attention::direct::DirectContext;
 use crate::attention::grouped::GroupedContext;
-use crate::context::{DIRECT_LINES, LINES};
-use crate::spec::{AttendKernel, LinearKernel, Operand, Rows, Spec};
+use crate::context::{DIRECT_LINES, LINES, Tile};
+use crate::spec::{AttendKernel, LinearKernel, Rows, Spec};
 use forge_ops::{BLOCK, SUPERBLOCK};
 
 impl Spec {
@@ -42,10 +42,11 @@ impl LinearKernel {
     fn on_core_bytes(&self, rows: u64) -> u64 {
         let knobs = self.layout.knobs;
         let (tile_rows, tile_outputs) = (knobs.tile_rows, knobs.tile_outputs);
-        let staged = if self.layout.operand == Operand::F16 { 2 } else { 4 };
+        let [bytes, x_bytes] = Tile::element_bytes(self.layout.operand);
         let stored = self.op.format.matrix_bytes(tile_outputs, SUPERBLOCK) as usize * BLOCK / SUPERBLOCK;
         // Of 32 columns: the weights, x in f32, both stored once, and loaded by two simdgroups.
-        let of_block = stored + tile_rows * BLOCK * 4 + (1 + 2) * (tile_rows + tile_outputs) * BLOCK * staged;
+        let staged = BLOCK * (tile_rows * x_bytes + tile_outputs * bytes);
+        let of_block = stored + tile_rows * BLOCK * 4 + (1 + 2) * staged;
         let blocks = self.op.inputs.div_ceil(BLOCK).next_multiple_of(knobs.split);
         // Results are stored in threadgroup memory, loaded from there and stored; parts are added.
         let results = tile_rows * tile_outputs * 4 * (1 + 1 + 1 + 2 * (knobs.split - 1));

@@ -167,6 +167,12 @@ fn projections_of_more_rows() {
     snapshot("qkv_many", with_f16_operand(linear(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", with_f16_operand(linear(Rows::Many, "affine8", 6144, 1024, gate)));
     snapshot("down_many", with_f16_operand(linear(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
+    let with_f16_weights = |plain: LinearKernel| {
+        Spec::Linear(plain.with_layout(|layout| LinearLayout { operand: Operand::F16Weights, ..layout }))
+    };
+    let down = |format| linear(Rows::Many, format, 1024, 3072, Epilogue::Add);
+    snapshot("down_many_f16_weights", with_f16_weights(down("q4_0")));
+    snapshot("down_many_bf16_weights", with_f16_weights(down("bf16")));
     let odd = linear(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot(
         "output_many",

@@ -4,10 +4,10 @@ mod support;
 
 use forge_ops::Format;
 use forge_planner::{
-    Chip, Cost, Forecast, Limit, Plan, Prediction, Time, Workload, chip_table, pass_cost, predict,
+    Chip, Cost, Forecast, Limit, Options, Plan, StepTime, Time, Workload, chip_table, pass_cost, predict,
     predict_prompt, step_cost,
 };
-use support::{EIGHT, ONE, planned, planned_for};
+use support::{EIGHT, ONE, options_for, planned, planned_for, planned_with};
 
 fn chip(name: &str) -> &'static Chip {
     Chip::from_name(name).expect("it is listed")
@@ -226,17 +226,34 @@ fn attention_is_less_than_a_third_of_a_long_prompt_on_apple_gpus() {
     }
 }
 
-/// Tiles of f32 in threadgroup memory are moved in more time than they are multiplied in. An NVIDIA GPU has no known
-/// rate.
+/// Limits of the steps of a pass with matrix products for many rows.
+fn prefill_limits(plan: &Plan, name: &str) -> Vec<Limit> {
+    let pass = predict(plan, chip(name), Workload::prefill(plan.chunk as u64));
+    let of_products = |step: &&StepTime| step.cost.on_core > 0;
+    pass.steps.iter().filter(of_products).map(|step| step.time.limit()).collect()
+}
+
+/// Tiles are small enough, except those of f32, for exact results: they are moved in more time than they are multiplied
+/// in.
 #[test]
-fn loads_on_a_core_limit_f32_tiles() {
+fn loads_on_a_core_limit_only_f32_tiles() {
+    let chip = chip("m1");
+    for format in [Format::Q4_0, Format::Bf16] {
+        assert_eq!(
+            prefill_limits(&planned_for(chip, &EIGHT, format), "m1"),
+            [Limit::Arithmetic; 5],
+            "{format}"
+        );
+    }
+    let exact = Options { cache: Some(Format::F32), ..options_for(chip, Format::Q4_0) };
+    let exact = prefill_limits(&planned_with(&EIGHT, &exact), "m1");
+    assert!(exact.contains(&Limit::OnCore), "{exact:?}");
+}
+
+/// The rate of an NVIDIA GPU is not known.
+#[test]
+fn loads_on_a_core_do_not_limit_nvidia_gpus() {
     let pass =
-        |name| predict(&planned_for(chip(name), &EIGHT, Format::Q4_0), chip(name), Workload::prefill(256));
-    let limit = |pass: &Prediction, name| {
-        pass.steps.iter().find(|step| step.step == name).expect("it has the step").time.limit()
-    };
-    let (m1, h200) = (pass("m1"), pass("h200"));
-    assert_eq!(["qkv", "down"].map(|step| limit(&m1, step)), [Limit::Arithmetic, Limit::OnCore]);
-    assert_eq!(h200.time.on_core, 0.0);
-    assert!(h200.cost.on_core > 0);
+        predict(&planned_for(chip("h200"), &EIGHT, Format::Q4_0), chip("h200"), Workload::prefill(512));
+    assert!(pass.cost.on_core > 0 && pass.time.on_core == 0.0);
 }

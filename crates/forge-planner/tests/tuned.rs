@@ -1,5 +1,7 @@
 //! Tuning tables: their effect on a plan, and rejected tables.
 
+// Other tests use the plans for a chip.
+#[allow(dead_code)]
 mod support;
 
 use forge_kernels::Spec;

@@ -3,7 +3,7 @@
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
 {% set low_by = " * scale.x + scale.z" if offset and half_block_scales else " * scale.x + scale.y" if offset else " * scale.x" if half_block_scales else " * scale" if scaled else "" %}
 {% set high_by = " * scale.y + scale.w" if offset and half_block_scales else " * scale.y" if half_block_scales else low_by %}
-        // Dequantize 32 columns of {{ tile_outputs }} rows of W.
+        // {{ "Stage" if element == "ushort" else "Dequantize" }} 32 columns of {{ tile_outputs }} rows of W.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
@@ -31,7 +31,9 @@
 {% elif scaled %}
             const {{ scale_type }} scale = {{ widened }}({{ of_planes }}_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% endif %}
-{% if per_block > 1 %}
+{% if element == "ushort" %}
+            *(threadgroup uint4*)(tile_weights + output * {{ pitch }}u + part * {{ columns }}u) = {{ of_planes }}_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}];
+{% elif per_block > 1 %}
             float4 weights[{{ vectors }}];
             {{ decoder }}_decode({{ of_planes }}_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;

@@ -213,8 +213,13 @@ pub(crate) struct Tile {
     rows: usize,
     #[serde(rename = "tile_outputs")]
     outputs: usize,
-    /// Stride of its rows in elements: a block, with padding that moves adjacent rows to other banks.
+    /// Stride of its rows of weights and of x in elements: a block, with padding that moves adjacent rows to
+    /// other banks.
     pitch: usize,
+    #[serde(rename = "tile_x_pitch")]
+    x_pitch: usize,
+    /// The weights and x of a part of the columns, in elements of the weights.
+    staged_elements: usize,
     /// Results replace the tile in this many parts, of `part_rows` rows each.
     parts: usize,
     part_rows: usize,
@@ -223,15 +228,23 @@ pub(crate) struct Tile {
 
 impl Tile {
     pub(crate) fn of([rows, outputs]: [usize; 2], split: usize, operand: Operand) -> Tile {
-        let (pitch, bytes) = match operand {
-            Operand::F32 | Operand::Ranged => (BLOCK + 4, 4),
-            Operand::F16 => (BLOCK + 8, 2),
-        };
-        let staged = (rows + outputs) * pitch * bytes * split;
+        let [(pitch, bytes), (x_pitch, x_bytes)] =
+            Tile::element_bytes(operand).map(|bytes| (BLOCK + 16 / bytes, bytes));
+        let staged_elements = outputs * pitch + rows * x_pitch * x_bytes / bytes;
+        let staged = staged_elements * bytes * split;
         let results = |parts: usize| rows / parts * (outputs + 4) * 4;
         let parts = if results(1) > staged.max(DEFAULT_MEMORY) { 2 } else { 1 };
         let memory_floats = staged.max(results(parts)).div_ceil(4);
-        Tile { rows, outputs, pitch, parts, part_rows: rows / parts, memory_floats }
+        Tile { rows, outputs, pitch, x_pitch, staged_elements, parts, part_rows: rows / parts, memory_floats }
+    }
+
+    /// Bytes of an element of the weights and of x.
+    pub(crate) fn element_bytes(operand: Operand) -> [usize; 2] {
+        match operand {
+            Operand::F32 | Operand::Ranged => [4, 4],
+            Operand::F16 => [2, 2],
+            Operand::F16Weights => [2, 4],
+        }
     }
 
     /// Threadgroup memory in bytes.

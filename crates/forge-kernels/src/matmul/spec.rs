@@ -34,8 +34,10 @@ pub enum Operand {
     F32,
     /// f32 for range only: products may be rounded as in f16. For x that may exceed the range of f16.
     Ranged,
-    /// f16: half the threadgroup memory. For x within the range of f16.
+    /// f16: half the threadgroup memory. For x within the range of f16. (Weights in bf16 stay as they are.)
     F16,
+    /// f32 for x, and f16 for weights, or bf16 as it is. For x that may exceed the range of f16.
+    F16Weights,
 }
 
 /// Knobs of linear kernels. Which ones matter depends on [`Rows`].

@@ -83,7 +83,9 @@ impl Limits<'_> {
             format!("at least as wide as the queries of all heads, {all}")
         })?;
         self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
-        self.holds("tile", tile, operand != Operand::F16, || "f32, not f16".to_owned())?;
+        self.holds("tile", tile, matches!(operand, Operand::F32 | Operand::Ranged), || {
+            "f32, not f16".to_owned()
+        })?;
         let bytes = expanded_bytes(tile, keys.saturating_add(rope_width), values);
         self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
     }

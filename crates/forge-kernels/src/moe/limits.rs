@@ -3,7 +3,7 @@
 use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
 use crate::limits::{Limits, fits_word};
-use crate::spec::{ExpertsInnerKernel, ExpertsSumKernel, ExpertsTilesKernel};
+use crate::spec::{ExpertsInnerKernel, ExpertsSumKernel, ExpertsTilesKernel, Operand};
 use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
 use forge_ir::Record;
 use forge_ops::{Epilogue, ExpertsCombine, ExpertsGroup, Route};
@@ -126,6 +126,8 @@ impl Limits<'_> {
         }
         self.side("tile_rows", tiles.op.tile_rows)?;
         self.side("tile_outputs", tiles.layout.tile_outputs)?;
+        let is_one_type = tiles.layout.operand != Operand::F16Weights;
+        self.holds("the number of types in a tile", 2, is_one_type, || "1: use f32 or f16".to_owned())?;
         let tile = Tile::of([tiles.op.tile_rows, tiles.layout.tile_outputs], 1, tiles.layout.operand);
         // All results replace the tile at once.
         let bytes = tile.bytes().max(4 * tiles.op.tile_rows * (tiles.layout.tile_outputs + 4));

@@ -60,6 +60,14 @@ pub(crate) fn projections() -> Vec<Spec> {
                             ..layout
                         }),
                     ));
+                    if rows == Rows::Many {
+                        specs.push(Spec::Linear(
+                            plain.with_op(|op| Linear { unary, ..op }).with_layout(|layout| LinearLayout {
+                                operand: Operand::F16Weights,
+                                ..layout
+                            }),
+                        ));
+                    }
                 }
             }
         }

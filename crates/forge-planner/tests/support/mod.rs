@@ -49,11 +49,19 @@ pub(crate) fn planned(shape: &Shape, format: Format) -> Plan {
     plan(&graph(shape), &options).expect("it can be planned")
 }
 
+/// Options for a chip, with weights in a format.
+pub(crate) fn options_for(chip: &'static Chip, format: Format) -> Options {
+    Options { quant: Quant::To(format), chip: Some(chip), chunk: chip.chunk(), ..Options::default() }
+}
+
 /// Plans the decoder in a format for a chip.
 pub(crate) fn planned_for(chip: &'static Chip, shape: &Shape, format: Format) -> Plan {
-    let chunk = chip.chunk();
-    let options = Options { quant: Quant::To(format), chip: Some(chip), chunk, ..Options::default() };
-    plan(&graph(shape), &options).expect("it can be planned")
+    planned_with(shape, &options_for(chip, format))
+}
+
+/// Plans the decoder with these options.
+pub(crate) fn planned_with(shape: &Shape, options: &Options) -> Plan {
+    plan(&graph(shape), options).expect("it can be planned")
 }
 
 /// Names and shapes of a body's weights.

@@ -68,6 +68,16 @@ pub(crate) fn mutated_projections() -> Vec<Case> {
             operand: Operand::F16,
             ..layout
         }),
+        many("q4_0", 22, 66, SWIGLU).with_layout(|layout| LinearLayout {
+            knobs: knobs(1, 4, 2, 1),
+            operand: Operand::F16Weights,
+            ..layout
+        }),
+        many("bf16", 50, 30, Epilogue::Add).with_layout(|layout| LinearLayout {
+            knobs: Knobs { tile_rows: 32, ..knobs(1, 1, 1, 1) },
+            operand: Operand::F16Weights,
+            ..layout
+        }),
         many("q8_0", 50, 32, Epilogue::Store).with_layout(|layout| LinearLayout {
             knobs: Knobs { tile_rows: 64, tile_outputs: 64, ..knobs(1, 1, 1, 1) },
             operand: Operand::F16,

@@ -4,7 +4,7 @@ use crate::execution::{Input, Kernels, to_f32, words_of};
 use crate::{FIRST, scalars};
 use forge_kernels::Spec;
 use forge_kernels::spec::{LinearKernel, Operand};
-use forge_ops::Epilogue;
+use forge_ops::{Epilogue, Format};
 use forge_oracle::head::best;
 use forge_oracle::matmul::{LinearInputs, linear, row_len};
 use forge_oracle::{Expected, Matrix, Random, compare};
@@ -57,7 +57,9 @@ fn check_one(kernels: &Kernels, index: usize, it: &LinearKernel, rows: usize, gi
     let expected = linear(&it.op, given, &taken(it, given), FIRST);
     let tolerance = match it.layout.operand {
         Operand::F32 => F32_ERROR,
-        Operand::F16 => HALVES,
+        // Weights in bf16 are not rounded.
+        Operand::F16Weights if it.op.format == Format::Bf16 => F32_ERROR,
+        Operand::F16 | Operand::F16Weights => HALVES,
         Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(F32_ERROR),
     };
     let y = to_f32(&outputs[0]);

@@ -161,6 +161,11 @@ fn gemm_matches_the_reference() {
         layers.into_iter().zip(layouts).map(|(op, layout)| with_operand(Rows::Many, op, layout))
     };
     let mut all: Vec<LinearKernel> = formats().into_iter().flat_map(of_format).collect();
+    for format in formats() {
+        let [_, narrow, .., wide] = gemm_linears(format);
+        all.push(with_operand(Rows::Many, narrow, (knobs(32, 64, 1), Operand::F16Weights)));
+        all.push(with_operand(Rows::Many, wide, (knobs(16, 32, 2), Operand::F16Weights)));
+    }
     // Results in two partitions.
     for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
         let format = Format::from_name(format).unwrap_or(Format::F16);

@@ -16,6 +16,8 @@ fn predicted_bytes_of_gemm_are_those_that_the_checker_counts() {
         (Format::Q8_0, Operand::F16, [32, 64, 2], Epilogue::Store),
         (Format::Bf16, Operand::Ranged, [32, 32, 1], Epilogue::Store),
         (Format::Q4K, Operand::F16, [64, 64, 1], Epilogue::Store),
+        (Format::Q4_0, Operand::F16Weights, [32, 64, 1], Epilogue::Store),
+        (Format::Bf16, Operand::F16Weights, [32, 64, 1], Epilogue::Store),
     ] {
         let (rows, op) = (64, plain(format, 128, 512, epilogue));
         let linear = project(Rows::Many, op).with_layout(|layout| LinearLayout {
@@ -26,7 +28,7 @@ fn predicted_bytes_of_gemm_are_those_that_the_checker_counts() {
         let mut random = Random(5);
         let weight = Matrix::random(&mut random, format, linear.op.outputs, linear.op.inputs, 1.0);
         let given = LinearInputs::of(weight, &mut random, &linear.op, rows);
-        let spec = Spec::Linear(linear.clone());
+        let spec = Spec::Linear(linear);
         let (_, counters) = Kernels::of([spec.clone()]).run_counted(0, &scalars(rows), |name| {
             match (name, given.floats(&linear.op, name)) {
                 (_, Some(numbers)) => Input::F32(numbers),

@@ -7,7 +7,7 @@ use crate::lower::steps::quantize::{Quantized, with_quantized_output};
 use crate::plan::regime::Regime;
 use crate::plan::{Operand, RowsOf};
 use forge_ir::{Layout, ParamId};
-use forge_kernels::{Spec, spec};
+use forge_kernels::{Family, Spec, spec};
 use forge_ops::Format;
 
 impl Select<'_> {
@@ -161,7 +161,17 @@ impl Select<'_> {
                     .map_or(0, |per_layer_inputs| self.plan.scratch[per_layer_inputs].width),
             },
         };
-        let operand = self.operand(format, bounded && rows == spec::Rows::Many);
+        let operand = match self.operand(format, bounded && rows == spec::Rows::Many) {
+            // Apple GPUs have less threadgroup memory. Weights in bf16 stay as they are.
+            spec::Operand::Ranged if rows == spec::Rows::Many && self.chip().family != Family::Nvidia => {
+                if bounded {
+                    spec::Operand::F16
+                } else {
+                    spec::Operand::F16Weights
+                }
+            }
+            operand => operand,
+        };
         Spec::Linear(spec::Kernel {
             op: forge_ops::Linear {
                 format,
