@@ -57,10 +57,10 @@ fn update(from: &Path, to: &Path) {
 }
 
 /// The release profile of everything that is built in [`scratch`], so that cargo compiles the runtime once: it precedes
-/// that of a crate's manifest. Kernels are optimized as in the programs of users, but on all cores. The rest computes
+/// that of a crate's manifest. Kernels are optimized as in the programs of users. The rest computes
 /// little, and symbols are a third of a program's size.
 const PROFILE: &str = "[profile.release]\nopt-level = 0\nlto = \"off\"\nstrip = true\n\
-    [profile.release.package.forge-device]\nopt-level = 3\ncodegen-units = 16\n";
+    [profile.release.package.forge-device]\nopt-level = 3\ncodegen-units = 1\n";
 
 /// The build directory of everything that is built in [`scratch`].
 pub fn build_directory() -> PathBuf {

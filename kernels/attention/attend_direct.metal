@@ -25,8 +25,8 @@
 for (uint j = 0u; j < {{ pairs }}u; j++) {
     const uint c = (4u * i + line / 2u) * {{ per_packet }}u + (is_second ? {{ other }} : {{ one }});
 {% if guarded %}
-    queries[{{ at }}j].thread_elements()[0] = c < {{ width }}u ? query[0][c] : 0.0f;
-    queries[{{ at }}j].thread_elements()[1] = c < {{ width }}u ? query[1][c] : 0.0f;
+    queries[{{ at }}j].thread_elements()[0] = query[0][c % {{ width }}u];
+    queries[{{ at }}j].thread_elements()[1] = query[1][c % {{ width }}u];
 {% else %}
     queries[{{ at }}j].thread_elements()[0] = query[0][c];
     queries[{{ at }}j].thread_elements()[1] = query[1][c];
@@ -94,7 +94,7 @@ kernel void {{ name }}(
 
     // The query rows of this lane's columns: queries, and last position that they attend to.
 {% if guarded %}
-    // Channels past the last are zeros.
+    // Past the last channel keys are zeros, and queries any of their own channels.
 {% endif %}
     device const float* query[2];
     uint limit[2];
