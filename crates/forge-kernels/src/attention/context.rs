@@ -1,6 +1,6 @@
 //! Template contexts of attention kernels.
 
-use forge_ops::Format;
+use forge_ops::{Attend, Format};
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
@@ -42,8 +42,37 @@ impl KvLayout {
 
     /// Bytes of one head at one position.
     pub(crate) fn head_bytes(cache: Format, width: usize) -> usize {
-        let layout = KvLayout::of(cache, width);
-        layout.kv_stride * [2, 4, 1][usize::from(cache == Format::F32) + 2 * usize::from(layout.quantized)]
+        let bytes = match cache {
+            Format::F32 => 4,
+            Format::Q8_0 => 1,
+            _ => 2,
+        };
+        KvLayout::of(cache, width).kv_stride * bytes
+    }
+}
+
+/// How query rows are divided among threadgroups that process query heads of one KV head together, as template
+/// variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct QueryRows {
+    /// Query heads per KV head, and how many of them a threadgroup processes.
+    group: usize,
+    heads_each: usize,
+    /// Rows of a threadgroup, and the query rows that it has room for.
+    rows_each: usize,
+    lines: usize,
+}
+
+impl QueryRows {
+    pub(crate) fn of(op: &Attend, lines: usize) -> QueryRows {
+        let group = op.query_heads / op.key_heads;
+        let heads_each = (1..=lines).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1);
+        QueryRows { group, heads_each, rows_each: lines / heads_each, lines }
+    }
+
+    /// Query rows of a threadgroup.
+    pub(crate) fn count(self) -> usize {
+        self.rows_each * self.heads_each
     }
 }
 

@@ -4,7 +4,7 @@ use forge_ops::{BLOCK, Format};
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
-use crate::attention::context::KvLayout;
+use crate::attention::context::{KvLayout, QueryRows};
 use crate::context::Base;
 use crate::spec::AttendKernel;
 
@@ -53,11 +53,6 @@ impl Packets {
     }
 }
 
-/// Query heads of a threadgroup.
-fn heads_each(group: usize) -> usize {
-    (1..=DIRECT_LINES).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1)
-}
-
 fn keeps_queries(loads: Packets) -> bool {
     loads.padded <= WIDEST_QUERIES
 }
@@ -79,12 +74,8 @@ pub(crate) struct DirectContext<'a> {
     /// log2(e), which converts scores to powers of 2; also multiplied by the scale.
     base_2: f32,
     scale_base_2: f32,
-    /// Query heads per KV head, and how many of them a threadgroup processes.
-    group: usize,
-    heads_each: usize,
-    /// Rows of a threadgroup, and query rows.
-    rows_each: usize,
-    lines: usize,
+    #[serde(flatten)]
+    query_rows: QueryRows,
     /// Positions of a tile.
     tile: usize,
     /// 8 by 8 matrices in 8 query rows.
@@ -100,18 +91,15 @@ impl<'a> DirectContext<'a> {
         let AttendKernel { op, layout } = spec;
         let loads = Packets::of(op.width, op.cache);
         let queries = if keeps_queries(loads) { 0 } else { 8 * 4 * op.width / layout.knobs.tile };
-        let heads_each = heads_each(op.query_heads / op.key_heads);
         let cached = match op.cache {
             // Each of the four lanes of a block loads its scale.
             Format::Q8_0 => 2 * (op.width + 4 * 2 * op.width / BLOCK),
             cache => 2 * KvLayout::head_bytes(cache, op.width),
         };
-        (4 * (cached + queries), DIRECT_LINES / heads_each * heads_each)
+        (4 * (cached + queries), QueryRows::of(op, DIRECT_LINES).count())
     }
 
     pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> DirectContext<'a> {
-        let group = spec.op.query_heads / spec.op.key_heads;
-        let heads_each = heads_each(group);
         let loads = Packets::of(spec.op.width, spec.op.cache);
         let load = if spec.op.width.is_multiple_of(64) { "codes8_whole" } else { "codes8_single" };
         DirectContext {
@@ -123,10 +111,7 @@ impl<'a> DirectContext<'a> {
             staged: if spec.op.cache == Format::F32 { "float" } else { "half" },
             base_2: LOG2_E,
             scale_base_2: spec.op.scale * LOG2_E,
-            group,
-            heads_each,
-            rows_each: DIRECT_LINES / heads_each,
-            lines: DIRECT_LINES,
+            query_rows: QueryRows::of(&spec.op, DIRECT_LINES),
             tile: spec.layout.knobs.tile,
             matrices: loads.padded / 8,
             keeps_queries: keeps_queries(loads),

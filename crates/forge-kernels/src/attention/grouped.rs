@@ -4,7 +4,7 @@ use forge_ops::Format;
 use serde::Serialize;
 use std::f32::consts::LOG2_E;
 
-use crate::attention::context::{KvLayout, q8_loader, step};
+use crate::attention::context::{KvLayout, QueryRows, q8_loader, step};
 use crate::context::Base;
 use crate::spec::AttendKernel;
 
@@ -29,11 +29,6 @@ pub(crate) fn grouped_bytes(tile: usize, width: usize, cache: Format) -> usize {
     2 * tile * grouped_pitch(width, cache) * bytes
 }
 
-/// Query heads of a threadgroup.
-fn heads_each(group: usize) -> usize {
-    (1..=LINES).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(1)
-}
-
 #[derive(Serialize)]
 pub(crate) struct GroupedContext<'a> {
     #[serde(flatten)]
@@ -49,12 +44,8 @@ pub(crate) struct GroupedContext<'a> {
     /// log2(e), which converts scores to powers of 2; also multiplied by the scale.
     base_2: f32,
     scale_base_2: f32,
-    /// Query heads per KV head, and how many of them a threadgroup processes.
-    group: usize,
-    heads_each: usize,
-    /// Rows of a threadgroup, and query rows.
-    rows_each: usize,
-    lines: usize,
+    #[serde(flatten)]
+    query_rows: QueryRows,
     /// Positions of a tile.
     tile: usize,
     /// The width, rounded up to a multiple of 16.
@@ -74,13 +65,10 @@ impl<'a> GroupedContext<'a> {
         let AttendKernel { op, .. } = spec;
         let bytes = if op.cache == Format::F16 { 2 } else { 4 };
         let staged = 2 * op.width.next_multiple_of(16) * bytes;
-        let heads_each = heads_each(op.query_heads / op.key_heads);
-        (2 * KvLayout::head_bytes(op.cache, op.width) + (1 + 4) * staged, LINES / heads_each * heads_each)
+        (2 * KvLayout::head_bytes(op.cache, op.width) + (1 + 4) * staged, QueryRows::of(op, LINES).count())
     }
 
     pub(crate) fn of(base: Base<'a>, spec: &'a AttendKernel) -> GroupedContext<'a> {
-        let group = spec.op.query_heads / spec.op.key_heads;
-        let heads_each = heads_each(group);
         let padded = spec.op.width.next_multiple_of(16);
         GroupedContext {
             base,
@@ -90,10 +78,7 @@ impl<'a> GroupedContext<'a> {
             staged: if spec.op.cache == Format::F16 { "half" } else { "float" },
             base_2: LOG2_E,
             scale_base_2: spec.op.scale * LOG2_E,
-            group,
-            heads_each,
-            rows_each: LINES / heads_each,
-            lines: LINES,
+            query_rows: QueryRows::of(&spec.op, LINES),
             tile: spec.layout.knobs.tile,
             padded,
             pitch: grouped_pitch(spec.op.width, spec.op.cache),

@@ -14,7 +14,7 @@ use forge_sim::Precision;
 const F32_ERROR: f64 = 1e-6;
 
 /// The tolerance with f16 factors: both are rounded to 11 bits.
-const HALVES: f64 = 1e-3;
+const F16_ERROR: f64 = 1e-3;
 
 /// Rows of x as a kernel multiplies them. A quantized activation is off by half a unit, where the largest of its
 /// block of 32 is at least 16,192 units.
@@ -59,7 +59,7 @@ fn check_one(kernels: &Kernels, index: usize, it: &LinearKernel, rows: usize, gi
         Operand::F32 => F32_ERROR,
         // Weights in bf16 are not rounded.
         Operand::F16Weights if it.op.format == Format::Bf16 => F32_ERROR,
-        Operand::F16 | Operand::F16Weights => HALVES,
+        Operand::F16 | Operand::F16Weights => F16_ERROR,
         Operand::Ranged => Precision::own().reduced_precision_error().unwrap_or(F32_ERROR),
     };
     let y = to_f32(&outputs[0]);
