@@ -12,7 +12,7 @@
 {%- endmacro %}
 {# The two elements of matrix j. #}
 {% macro elements(packet) %}
-{% if quantized %}halves_of_codes({{ packet }}[j / 2u], j % 2u)
+{% if quantized %}codes_to_f16({{ packet }}[j / 2u], j % 2u)
 {%- elif element == "float" and pairs == 1 %}{{ packet }}
 {%- elif element == "float" %}float2({{ packet }}[2u * j], {{ packet }}[2u * j + 1u])
 {%- elif pairs == 1 %}as_type<half2>({{ packet }})
