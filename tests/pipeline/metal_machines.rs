@@ -1,13 +1,14 @@
 //! Compiled programs with the Metal device on different emulated machines: older systems, virtual machines,
 //! GPUs that cannot run the kernels, and machines without a GPU.
 
+use crate::logits::bound;
 use crate::metal::{HostSetup, Request, run_driver};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use tests::{Built, emulated, forge, model};
+use tests::{Built, distance, emulated, forge, model, numbers};
 use xtask::metal::{MetalProgram, check_programs};
 
 /// The program of a model with the emulated Metal device, and a home directory for its cache.
@@ -158,6 +159,20 @@ fn residency_is_renewed_where_there_are_residency_sets() {
         assert_eq!(found["results"][0]["violations"], json!([]), "{machine}");
         assert_eq!(found["results"][0]["renewals"], renewals, "{machine}");
     }
+}
+
+/// Another kernel adds in another order, so its logits are near, and not equal.
+#[test]
+fn simple_attention_computes_the_same_logits_with_another_kernel() {
+    let Some(built) = any() else { return };
+    let logits = |variables: &[(&str, &str)]| {
+        let setup = HostSetup { variables, ..HostSetup::default() };
+        let found = run_driver(built, &setup, &[Request::greedy((1..40).collect(), 1, 60, (1, 1))], true);
+        assert_eq!(found["results"][0]["violations"], json!([]), "{variables:?}");
+        numbers(&found["results"][0]["logits"])
+    };
+    let distance = distance(&logits(&[("FORGE_SIMPLE_ATTENTION", "1")]), &logits(&[]));
+    assert!(distance > 0.0 && distance <= bound(built), "{distance:.1e}");
 }
 
 /// A limit of 0 commits at every barrier.
