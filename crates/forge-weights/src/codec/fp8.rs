@@ -40,13 +40,14 @@ pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result
     RangeError::check_f16(row)?;
     let group = Format::Fp8.group();
     codes.fill(0);
+    scales.fill(0);
     let stored = codes.chunks_exact_mut(group).zip(scales.as_chunks_mut::<4>().0);
     for (values, (codes, bytes)) in row.chunks(group).zip(stored) {
         let largest = values.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let scale = largest / LARGEST;
-        *bytes = scale.to_le_bytes();
-        if scale > 0.0 {
-            // In f64 a quotient of small numbers is as precise as any other.
+        if largest > 0.0 {
+            // A subnormal scale has few digits, and is 0 on some GPUs.
+            let scale = (largest / LARGEST).max(f32::MIN_POSITIVE);
+            *bytes = scale.to_le_bytes();
             let scale = f64::from(scale);
             codes.iter_mut().zip(values).for_each(|(code, x)| *code = nearest(f64::from(*x) / scale));
         }

@@ -29,10 +29,10 @@ pub(crate) fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
         }
         // A scale may be a sixteenth too small, or half of the smallest scale, and 4 and 6 are far apart.
         Format::Nvfp4 => largest / 5.5 + 3000.0 * 2_f64.powi(-149),
-        // The largest floats are 32 apart, the smallest 2^-9. Scales have a spacing of 2^-149.
+        // The largest floats are 32 apart, the smallest 2^-9. Scales are normal f32 values.
         Format::Fp8 => {
-            let scale = largest / 448.0;
-            (x / 16.0).max(scale * 2_f64.powi(-10)) * 1.0001 + 449.0 * 2_f64.powi(-149)
+            let scale = (largest / 448.0).max(2_f64.powi(-126));
+            (x / 16.0).max(scale * 2_f64.powi(-10)) * 1.0001
         }
         // A value of nearly 8 scales becomes 6; below the smallest scale, 2^-127, values have a spacing of
         // half the scale.
@@ -63,8 +63,8 @@ pub(crate) fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
     }
 }
 
-/// Half a step of quants that span a group, from up to one f16 ULP below its minimum, with the scale rounded
-/// up to f16.
+/// Half a step of quants that span a group, from up to one ULP below its minimum, with the scale rounded to
+/// f16 or bf16.
 fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
     // The rounding error of f16 and bf16, relative and absolute. Scales are normal bf16 values.
     let (off, least) = match affine.scales {
@@ -75,9 +75,12 @@ fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
         .iter()
         .fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(f64::from(*x)), high.max(f64::from(*x))));
     let below = (ends.0.abs() * 2.0 * off).max(least);
-    let step = (ends.1 - ends.0 + below) / f64::from(levels(affine));
+    let levels = f64::from(levels(affine));
+    let step = (ends.1 - ends.0 + below) / levels;
+    // A scale that rounding would leave half a step short of the maximum is the next larger one.
+    let up = off.max(2.0 * off - 0.5 / levels);
     // Sums of the size of the offset are rounded to 24 bits.
-    0.5001 * (step * (1.0 + off)).max(step + least) + ends.0.abs() * 2_f64.powi(-23)
+    0.5001 * (step * (1.0 + up)).max(step + least) + ends.0.abs() * 2_f64.powi(-23)
 }
 
 /// The error bound of a superblock value before the search, which starts at the nearest units of scale and
