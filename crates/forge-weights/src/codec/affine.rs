@@ -54,11 +54,14 @@ pub(crate) fn encode(
     for (index, (values, (codes, pair))) in row.chunks(width).zip(groups).enumerate() {
         let (low, high) = ends(values);
         let line = through(format.scales, low, high, levels)?;
+        let line = if levels <= MAX_NARROWED_LEVELS {
+            narrow_range(format.scales, line, values, low, high)
+        } else {
+            line
+        };
         let line = if let Some(weights) = weights {
             let group = WeightedGroup { values, weights: &weights[index * width..][..values.len()] };
             fit_affine(group, line, f32::INFINITY, |pair| storable(format.scales, pair, levels))
-        } else if levels <= MAX_NARROWED_LEVELS {
-            narrow_range(format.scales, line, values, low, high)
         } else {
             line
         };
