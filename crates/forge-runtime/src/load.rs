@@ -283,7 +283,7 @@ impl LoadOptions {
         if self.mmap && self.experts == ExpertPlacement::Resident {
             return Ok(Box::new(device));
         }
-        let matrices = if self.f32_activations { Vec::new() } else { repacked::survey(&*loaded.model) };
+        let matrices = if device.is_exact() { Vec::new() } else { repacked::survey(&*loaded.model) };
         Ok(Box::new(match self.experts {
             ExpertPlacement::Resident => device.with_copied_weights(&loaded.weights, matrices),
             ExpertPlacement::Mmap | ExpertPlacement::Stream(_) => {

@@ -181,8 +181,8 @@ pub trait Pass {
 /// Peak arithmetic throughput, in additions plus multiplications per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakOps {
-    /// With int8 operands.
-    pub int8: f64,
+    /// With int8 operands, if activations are quantized.
+    pub int8: Option<f64>,
     /// With f32 operands.
     pub f32: f64,
 }

@@ -117,6 +117,22 @@ pub fn each_level(mut check: impl FnMut(Isa, usize)) {
     }
 }
 
+/// Like [`each_level`], for instruction sets with int8 products. The others do not quantize activations.
+#[allow(dead_code)]
+pub fn each_int8_level(mut check: impl FnMut(Isa, usize)) {
+    each_level(|level, threads| {
+        if level.has_int8() {
+            check(level, threads);
+        }
+    });
+}
+
+/// The plainest instruction set of this machine with int8 products, if any: the one that others are compared with.
+#[allow(dead_code)]
+pub fn plainest_int8() -> Option<Isa> {
+    Isa::available().into_iter().rfind(|level| level.has_int8())
+}
+
 /// A row after q8_0 quantization: each value is the nearest of 255 steps between plus and minus the largest
 /// magnitude of its 32.
 #[allow(dead_code)]

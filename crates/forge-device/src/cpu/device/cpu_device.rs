@@ -85,7 +85,7 @@ impl CpuDevice {
             let starts = matrix.starts();
             !places.iter().any(|place| starts.iter().any(|start| place.contains(start)))
         };
-        let matrices = if self.exact { Vec::new() } else { matrices };
+        let matrices = if self.is_exact() { Vec::new() } else { matrices };
         let matrices = matrices.into_iter().filter(is_copied).collect();
         self.weights.copy(file, places, matrices);
         self.experts = streamed;
@@ -98,10 +98,15 @@ impl CpuDevice {
         self
     }
 
+    /// Whether activations stay f32: as requested, or because the instruction set has no int8 products.
+    pub fn is_exact(&self) -> bool {
+        self.exact || !self.level.has_int8()
+    }
+
     /// Copies the weights to huge pages, where available, as passes run. `matrices` are repacked, unless the
     /// device is exact.
     pub fn with_copied_weights(mut self, file: &WeightFile, matrices: Vec<RepackedMatrix>) -> CpuDevice {
-        self.weights.copy(file, Vec::new(), if self.exact { Vec::new() } else { matrices });
+        self.weights.copy(file, Vec::new(), if self.is_exact() { Vec::new() } else { matrices });
         self
     }
 
@@ -204,7 +209,7 @@ impl CpuDevice {
             scalars,
             workers: self.pool.threads(),
             level: self.level,
-            exact: self.exact,
+            exact: self.is_exact(),
             schedule,
             index: 0,
             claimed: &self.claimed,

@@ -33,7 +33,8 @@ pub(crate) fn compute_speed(level: Isa, pool: &mut Pool) -> Result<PeakOps, Stri
         let products = TILES * ROWS * VECTORS * lanes.load(Ordering::Relaxed) * if codes { 4 } else { 1 };
         Ok::<f64, String>((2 * products * pool.threads()) as f64 / best)
     };
-    Ok(PeakOps { int8: best(true)?, f32: best(false)? })
+    let int8 = if level.has_int8() { Some(best(true)?) } else { None };
+    Ok(PeakOps { int8, f32: best(false)? })
 }
 
 /// Multiplies tiles of constant operands.
@@ -49,7 +50,7 @@ impl Task for Tiles<'_> {
         self.lanes.store(S::LANES, Ordering::Relaxed);
         // SAFETY: the caller dispatched on the instruction set, and the buffers hold two vectors of any lane
         // count.
-        unsafe { if self.codes { int8_tiles::<S>() } else { f32_tiles::<S>() } }
+        unsafe { if S::HAS_INT8 && self.codes { int8_tiles::<S>() } else { f32_tiles::<S>() } }
     }
 }
 
@@ -115,7 +116,11 @@ mod tests {
         let mut pool = Pool::new(2).unwrap();
         for level in Isa::available() {
             let PeakOps { int8, f32 } = compute_speed(level, &mut pool).unwrap();
-            assert!([int8, f32].iter().all(|rate| (1e6..1e16).contains(rate)), "{level:?}: {int8} {f32}");
+            assert!(
+                (1e6..1e16).contains(&f32) && int8.is_none_or(|int8| (1e6..1e16).contains(&int8)),
+                "{level:?}: {int8:?} {f32}"
+            );
+            assert_eq!(int8.is_some(), level.has_int8());
         }
     }
 }

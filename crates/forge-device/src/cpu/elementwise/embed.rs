@@ -34,7 +34,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
-        let is_repacked = M::BITS > 0 && self.call.is_repacked("table_codes");
+        let is_repacked = S::HAS_INT8 && M::BITS > 0 && self.call.is_repacked("table_codes");
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
         let mut widened = [0.0_f32; BLOCK];

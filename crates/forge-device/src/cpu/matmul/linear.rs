@@ -110,7 +110,7 @@ impl<M: Matrix> Task for LinearTask<'_, M> {
         let is_short = blocks < MIN_LONG_ROW_BLOCKS;
         // With unquantized weights, several rows at once are slower.
         let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
-        if is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS {
+        if S::HAS_INT8 && is_encoded::<M>(call, self.shape) && rows <= GEMV_MAX_ROWS {
             let encoded = encoded_rows::<S>(x, blocks * BLOCK);
             let x = &encoded[..rows];
             // SAFETY: as below.

@@ -9,7 +9,7 @@ use crate::cpu::matmul::int8::int8_gemv;
 use crate::cpu::matmul::int8::quantized_rows::QuantizedRow;
 use crate::cpu::matmul::int8::repacked_gemv::RepackedRows;
 use crate::cpu::simd::isa::Isa;
-use crate::cpu::simd::vectors::Simd;
+use crate::cpu::simd::vectors::{Simd, no_int8};
 
 /// Rows of x that are multiplied together.
 pub(crate) const TOGETHER: usize = 4;
@@ -66,6 +66,7 @@ impl<M: Matrix> SharedWeightGemm<'_, M> {
         // SAFETY: the caller's contract.
         unsafe {
             match self.x {
+                Activations::Codes(_) if !S::HAS_INT8 => no_int8(),
                 Activations::Codes(x) if self.is_repacked => {
                     self.strips((first, count)).multiply_row::<S>(&x[row], values, pitch);
                 }

@@ -153,7 +153,7 @@ impl<M: Matrix> Task for ExpertsTask<'_, M> {
             chooses,
         };
         let finish = EpilogueContext::new::<S>(call, &linear, of_y);
-        let is_encoded = M::BITS > 0 && !call.exact();
+        let is_encoded = S::HAS_INT8 && M::BITS > 0 && !call.exact();
         let is_expert_repacked =
             |place: &usize| is_encoded && call.is_expert_repacked("weight_codes", numbers[*place]);
         let batches = if is_sum { 1 } else { places.len() };

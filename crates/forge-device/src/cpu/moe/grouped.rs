@@ -131,7 +131,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let of_x = rows * chosen / pairs_per_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
-        let is_encoded = M::BITS > 0 && !call.exact();
+        let is_encoded = S::HAS_INT8 && M::BITS > 0 && !call.exact();
         let coded =
             is_encoded.then(|| call.workspace::<BlockScales>(of_x.div_ceil(int8_gemm::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.phase_index() == 0) {

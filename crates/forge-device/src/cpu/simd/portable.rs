@@ -18,10 +18,10 @@ fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
 
 impl Simd for Portable {
     type V = Lanes;
-    type Sums = [i32; LANES];
-    type Codes = [[i8; 4]; LANES];
+    type Sums = ();
+    type Codes = ();
     const LANES: usize = LANES;
-    const RAISED: i32 = 0;
+    const HAS_INT8: bool = false;
     const TILE: usize = 2;
     const HAS_VARIANTS: bool = false;
 
@@ -104,7 +104,7 @@ impl Simd for Portable {
         unsafe { to.cast::<[i8; LANES]>().write(v.map(|x| x as i8)) }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(from: *const f16) -> Lanes {
         lanes(|i| unsafe { from.add(i).read_unaligned() }.to_f32())
     }
@@ -130,13 +130,13 @@ impl Simd for Portable {
         lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_entries(from: *const u8, high: bool, table: &[i8; 16]) -> Lanes {
         let shift = if high { 4 } else { 0 };
         lanes(|i| f32::from(table[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_fields(from: *const u16, first: u32, bits: u32, is_signed: bool) -> Lanes {
         let words = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
         lanes(|i| {
@@ -148,7 +148,7 @@ impl Simd for Portable {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_floats8(from: *const u8) -> Lanes {
         lanes(|i| {
             let byte = u16::from(unsafe { from.add(i).read() });
@@ -156,86 +156,9 @@ impl Simd for Portable {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn splat_f16(from: *const f16) -> Lanes {
         [unsafe { from.read_unaligned() }.to_f32(); LANES]
-    }
-
-    #[inline(always)]
-    unsafe fn splat_sums(x: i32) -> [i32; LANES] {
-        [x; LANES]
-    }
-
-    #[inline(always)]
-    unsafe fn add_products(sums: [i32; LANES], weights: *const i8, x: *const i8) -> [i32; LANES] {
-        let (weights, x) = unsafe { (weights.cast::<[[i8; 4]; LANES]>().read(), x.cast::<[i8; 4]>().read()) };
-        let product = |lane: usize, k: usize| i32::from(weights[lane][k]) * i32::from(x[k]);
-        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_codes(from: *const i8) -> [[i8; 4]; LANES] {
-        unsafe { from.cast::<[[i8; 4]; LANES]>().read() }
-    }
-
-    #[inline(always)]
-    unsafe fn load_nibble_codes(from: *const u8) -> [[i8; 4]; LANES] {
-        let bytes = unsafe { from.cast::<[[u8; 4]; 4]>().read() };
-        std::array::from_fn(|i| bytes[i % 4].map(|byte| (byte >> (i / 4 * 4) & 15) as i8))
-    }
-
-    #[inline(always)]
-    unsafe fn lookup_codes(codes: [[i8; 4]; LANES], table: &[i8; 16]) -> [[i8; 4]; LANES] {
-        codes.map(|four| four.map(|code| table[usize::from(code.cast_unsigned() & 15)]))
-    }
-
-    #[inline(always)]
-    unsafe fn load_unsigned_codes(from: *const u8) -> [[i8; 4]; LANES] {
-        unsafe { from.cast::<[[u8; 4]; LANES]>().read() }
-            .map(|four| four.map(|byte| (byte ^ 128).cast_signed()))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bytes(from: *const u8) -> [[i8; 4]; LANES] {
-        unsafe { from.cast::<[[i8; 4]; LANES]>().read() }
-    }
-
-    #[inline(always)]
-    unsafe fn store_bytes(to: *mut u8, codes: [[i8; 4]; LANES]) {
-        unsafe { to.cast::<[[i8; 4]; LANES]>().write(codes) }
-    }
-
-    #[inline(always)]
-    unsafe fn zero_bytes() -> [[i8; 4]; LANES] {
-        [[0; 4]; LANES]
-    }
-
-    #[inline(always)]
-    unsafe fn field(codes: [[i8; 4]; LANES], shift: u32, mask: u8) -> [[i8; 4]; LANES] {
-        codes.map(|four| four.map(|byte| (byte.cast_unsigned() >> shift & mask).cast_signed()))
-    }
-
-    #[inline(always)]
-    unsafe fn join(low: [[i8; 4]; LANES], high: [[i8; 4]; LANES], shift: u32) -> [[i8; 4]; LANES] {
-        std::array::from_fn(|lane| std::array::from_fn(|i| low[lane][i] | high[lane][i] << shift))
-    }
-
-    #[inline(always)]
-    unsafe fn add_shared(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
-        let x = unsafe { [x.cast::<[i8; 4]>().read(); LANES] };
-        unsafe { Self::add_codes(sums, codes, x.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn add_codes(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
-        let x = unsafe { x.cast::<[[i8; 4]; LANES]>().read() };
-        let product = |lane: usize, k: usize| i32::from(codes[lane][k]) * i32::from(x[lane][k]);
-        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
-    }
-
-    #[inline(always)]
-    unsafe fn sums_to_f32(sums: [i32; LANES]) -> Lanes {
-        lanes(|i| sums[i] as f32)
     }
 }
 

@@ -16,8 +16,10 @@ pub(crate) trait Simd: Copy + 'static {
     type Codes: Copy;
     /// Number of lanes.
     const LANES: usize;
+    /// Whether there are int8 products: see [`Isa::has_int8`](crate::cpu::simd::isa::Isa::has_int8).
+    const HAS_INT8: bool = true;
     /// Bias of the weight bytes that `add_products` takes: 128 if they are unsigned, else 0.
-    const RAISED: i32;
+    const RAISED: i32 = 0;
     /// Rows of x per register tile with three vectors of outputs: 8, 4 or 2.
     const TILE: usize;
     /// Whether kernels are compiled for several numbers of rows, and of streams. Portable code is not: it takes longer to
@@ -104,34 +106,62 @@ pub(crate) trait Simd: Copy + 'static {
     /// Loads one f16 as f32 into all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
 
+    // int8 products. Instruction sets with `HAS_INT8` have all of these.
+
     /// An i32 vector with `x` in all lanes.
-    unsafe fn splat_sums(x: i32) -> Self::Sums;
+    unsafe fn splat_sums(_x: i32) -> Self::Sums {
+        no_int8()
+    }
     /// Adds to each lane the dot product of its four bytes of `weights` and the four quants of `x`, which all
     /// lanes share. Exact, because quants of x are at least -127.
-    unsafe fn add_products(sums: Self::Sums, weights: *const i8, x: *const i8) -> Self::Sums;
+    unsafe fn add_products(_sums: Self::Sums, _weights: *const i8, _x: *const i8) -> Self::Sums {
+        no_int8()
+    }
     /// Loads `4 * LANES` i8, biased by `RAISED`.
-    unsafe fn load_codes(from: *const i8) -> Self::Codes;
+    unsafe fn load_codes(_from: *const i8) -> Self::Codes {
+        no_int8()
+    }
     /// Loads `4 * LANES` nibbles without bias: for each block of 16 bytes the low nibbles, then the high
     /// ones.
-    unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
+    unsafe fn load_nibble_codes(_from: *const u8) -> Self::Codes {
+        no_int8()
+    }
     /// The entries of a table for quants from 0 to 15, biased by `RAISED`.
-    unsafe fn lookup_codes(codes: Self::Codes, table: &[i8; 16]) -> Self::Codes;
+    unsafe fn lookup_codes(_codes: Self::Codes, _table: &[i8; 16]) -> Self::Codes {
+        no_int8()
+    }
     /// Loads `4 * LANES` u8 minus 128, biased by `RAISED`.
-    unsafe fn load_unsigned_codes(from: *const u8) -> Self::Codes;
+    unsafe fn load_unsigned_codes(_from: *const u8) -> Self::Codes {
+        no_int8()
+    }
     /// Loads `4 * LANES` bytes.
-    unsafe fn load_bytes(from: *const u8) -> Self::Codes;
+    unsafe fn load_bytes(_from: *const u8) -> Self::Codes {
+        no_int8()
+    }
     /// Stores `4 * LANES` bytes.
-    unsafe fn store_bytes(to: *mut u8, codes: Self::Codes);
+    unsafe fn store_bytes(_to: *mut u8, _codes: Self::Codes) {
+        no_int8()
+    }
     /// Zeros.
-    unsafe fn zero_bytes() -> Self::Codes;
+    unsafe fn zero_bytes() -> Self::Codes {
+        no_int8()
+    }
     /// A field of each byte: `(byte >> shift) & mask`. `mask` has at most `8 - shift` bits.
-    unsafe fn field(codes: Self::Codes, shift: u32, mask: u8) -> Self::Codes;
+    unsafe fn field(_codes: Self::Codes, _shift: u32, _mask: u8) -> Self::Codes {
+        no_int8()
+    }
     /// `low | high << shift` for each byte. No bits of `high` are shifted out of a byte.
-    unsafe fn join(low: Self::Codes, high: Self::Codes, shift: u32) -> Self::Codes;
+    unsafe fn join(_low: Self::Codes, _high: Self::Codes, _shift: u32) -> Self::Codes {
+        no_int8()
+    }
     /// Adds to each lane the dot product of its four quants and four quants of `x`, which all lanes share.
-    unsafe fn add_shared(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
+    unsafe fn add_shared(_sums: Self::Sums, _codes: Self::Codes, _x: *const i8) -> Self::Sums {
+        no_int8()
+    }
     /// Adds to each lane the dot product of its four quants and its own four quants of `x`.
-    unsafe fn add_codes(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
+    unsafe fn add_codes(_sums: Self::Sums, _codes: Self::Codes, _x: *const i8) -> Self::Sums {
+        no_int8()
+    }
     /// Whether quants from 0 to 15 are accumulated by `add_small`, in two 16-bit sums per lane. The sums do
     /// not overflow within a block.
     const SMALL: bool = false;
@@ -160,7 +190,9 @@ pub(crate) trait Simd: Copy + 'static {
         sums
     }
     /// Converts i32 to f32; exact below 2^24.
-    unsafe fn sums_to_f32(sums: Self::Sums) -> Self::V;
+    unsafe fn sums_to_f32(_sums: Self::Sums) -> Self::V {
+        no_int8()
+    }
     /// Sums of each group of eight lanes, for `128 / LANES` vectors.
     #[inline(always)]
     unsafe fn sums_of_eights(v: *const Self::V) -> [f32; 16] {
@@ -237,4 +269,10 @@ pub(crate) trait Simd: Copy + 'static {
             Self::div(Self::mul(x, over), under)
         }
     }
+}
+
+/// What int8 operations do without [`Simd::HAS_INT8`].
+#[cold]
+pub(crate) fn no_int8() -> ! {
+    unreachable!("activations are f32 without int8 products");
 }

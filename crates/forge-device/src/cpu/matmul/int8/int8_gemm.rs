@@ -23,7 +23,7 @@ use crate::cpu::matmul::int8::int8_panel::{Panels, ROWS};
 use crate::cpu::matmul::int8::packed_panel::{DEPTH, EMPTY, PANEL};
 use crate::cpu::matmul::int8::quantize::encode;
 use crate::cpu::simd::isa::Task;
-use crate::cpu::simd::vectors::Simd;
+use crate::cpu::simd::vectors::{Simd, no_int8};
 use forge_ops::Linear;
 use std::marker::PhantomData;
 
@@ -147,6 +147,9 @@ struct Int8Gemm<'a, M> {
 impl<M: Matrix> Task for Int8Gemm<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
+        if !S::HAS_INT8 {
+            no_int8();
+        }
         let Int8Gemm { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);

@@ -21,7 +21,7 @@ use crate::cpu::matmul::linear::prepared_x;
 use crate::cpu::matmul::output_partition::OutputPartition;
 use crate::cpu::simd::isa::Task;
 use crate::cpu::simd::prefetch_policy::ReadPattern;
-use crate::cpu::simd::vectors::Simd;
+use crate::cpu::simd::vectors::{Simd, no_int8};
 use forge_ops::Linear;
 use std::marker::PhantomData;
 
@@ -51,6 +51,9 @@ impl<'a, M> RepackedGemv<'a, M> {
 impl<M: Matrix> Task for RepackedGemv<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
+        if !S::HAS_INT8 {
+            no_int8();
+        }
         let RepackedGemv { call, shape, .. } = self;
         let (rows, outputs) = (call.scalar(0), shape.outputs);
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;

@@ -92,12 +92,11 @@ pub(super) fn bandwidth_line(bytes: u64, per_second: f64, best: f64) -> String {
 /// Compares prefill with the peak compute rate. `operations` are per token.
 pub(super) fn compute_line(operations: u64, per_second: f64, best: PeakOps) -> String {
     let giga = |operations: f64| operations / 1e9;
+    let int8 = best.int8.map(|int8| format!("{:.0} GOP/s in int8 and ", giga(int8))).unwrap_or_default();
     format!(
-        "prefill: {:.1}M operations per token × {per_second:.1} tok/s = {:.0} GOP/s; the device reaches {:.0} GOP/s in int8 and \
-         {:.0} GFLOP/s in f32",
+        "prefill: {:.1}M operations per token × {per_second:.1} tok/s = {:.0} GOP/s; the device reaches {int8}{:.0} GFLOP/s in f32",
         operations as f64 / 1e6,
         giga(operations as f64 * per_second),
-        giga(best.int8),
         giga(best.f32),
     )
 }
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn prefill_is_compared_with_the_peak_compute_rate() {
-        let line = compute_line(221_600_000, 388.0, PeakOps { int8: 339e9, f32: 120e9 });
+        let line = compute_line(221_600_000, 388.0, PeakOps { int8: Some(339e9), f32: 120e9 });
         assert_eq!(
             line,
             "prefill: 221.6M operations per token × 388.0 tok/s = 86 GOP/s; the device reaches 339 GOP/s in int8 and 120 GFLOP/s in f32"
