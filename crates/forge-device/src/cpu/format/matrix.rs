@@ -37,6 +37,13 @@ impl Scaling {
     pub(crate) const fn has_half_blocks(self) -> bool {
         matches!(self, Scaling::HalfBlockScale | Scaling::HalfBlockOffset)
     }
+
+    /// Sums of x's quants over the parts of a block that are scaled separately, from the sums of its halves.
+    #[inline(always)]
+    pub(crate) fn totals(self, halves: [i16; 2]) -> [i32; 2] {
+        let [first, second] = halves.map(i32::from);
+        if self.has_half_blocks() { [first, second] } else { [first + second, 0] }
+    }
 }
 
 /// A matrix whose rows are `blocks` blocks long, in whole groups.

@@ -6,6 +6,7 @@
 
 use crate::cpu::format::matrix::{AT_ONCE, BLOCK, Scaling};
 use crate::cpu::matmul::int8::int8_gemm::{BlockScales, QuantizedBatch, TOGETHER};
+use crate::cpu::matmul::int8::int8_panel::PanelPrefetch;
 use crate::cpu::matmul::int8::packed_panel::{PANEL, PackedPanel};
 use crate::cpu::matmul::int8::scaled_products::scaled;
 use crate::cpu::simd::amx::{ROW, SIDE, Sums, Tiles};
@@ -24,12 +25,8 @@ const fn shapes(width: usize) -> [(usize, usize); 8] {
 }
 
 /// Zeroed buffer for gathered rows.
-const EMPTY: BlockScales = BlockScales {
-    codes: [[0; BLOCK]; TOGETHER],
-    scales: [0.0; TOGETHER],
-    totals: [0; TOGETHER],
-    half_totals: [0; TOGETHER],
-};
+const EMPTY: BlockScales =
+    BlockScales { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [[0; 2]; TOGETHER] };
 
 /// A packed panel of at most `AT_ONCE` blocks, and the rows to multiply.
 pub(crate) struct AddPanel<'a> {
@@ -44,6 +41,7 @@ pub(crate) struct AddPanel<'a> {
     pub(crate) first_block: usize,
     /// `[rows, PANEL]`, in whole tiles.
     pub(crate) sums: &'a mut [f32],
+    pub(crate) coming: PanelPrefetch,
 }
 
 impl Task for AddPanel<'_> {
@@ -53,24 +51,27 @@ impl Task for AddPanel<'_> {
         unsafe {
             // Constants, so that each is compiled separately.
             match self.scaling {
-                Scaling::HalfBlockScale => self.tiles(Scaling::HalfBlockScale),
-                Scaling::HalfBlockOffset => self.tiles(Scaling::HalfBlockOffset),
-                Scaling::Offset => self.tiles(Scaling::Offset),
-                Scaling::Scale | Scaling::Done => self.tiles(Scaling::Scale),
+                Scaling::HalfBlockScale => self.tiles::<2>(Scaling::HalfBlockScale),
+                Scaling::HalfBlockOffset => self.tiles::<2>(Scaling::HalfBlockOffset),
+                Scaling::Offset => self.tiles::<1>(Scaling::Offset),
+                Scaling::Scale | Scaling::Done => self.tiles::<1>(Scaling::Scale),
             }
         }
     }
 }
 
 impl AddPanel<'_> {
-    /// Adds the products to the sums of each row.
+    /// Adds the products to the sums of each row. Blocks have `PARTS` separately scaled parts.
     #[inline(always)]
-    unsafe fn tiles(self, scaling: Scaling) {
-        let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, .. } = self;
+    unsafe fn tiles<const PARTS: usize>(self, scaling: Scaling) {
+        let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, coming, .. } = self;
         let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
-        let tiles = unsafe { Tiles::set_up(shapes(BLOCK / parts(scaling))) };
-        for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)) {
+        let tiles = unsafe { Tiles::set_up(shapes(BLOCK / PARTS)) };
+        let count = rows.len().div_ceil(SIDE);
+        for (tile, (rows, sums)) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)).enumerate() {
+            // In L1 the strips would take the place of the panel.
+            unsafe { coming.prefetch_part::<Avx512, true>(tile, count) };
             let is_contiguous =
                 rows[0] % TOGETHER == 0 && rows.iter().enumerate().all(|(i, row)| *row == rows[0] + i);
             let mut x = of_rows(rows[0]);
@@ -80,48 +81,41 @@ impl AddPanel<'_> {
                     for (to, from) in gathered.iter_mut().zip(of_rows(*row)) {
                         to.codes[i] = from.codes[lane];
                         (to.scales[i], to.totals[i]) = (from.scales[lane], from.totals[lane]);
-                        to.half_totals[i] = from.half_totals[lane];
                     }
                 }
                 x = &gathered[..panel.len()];
             }
             for output in (0..PANEL).step_by(SIDE) {
                 let panel = (panel, quant_offset, output);
-                unsafe { add_tile(&tiles, scaling, panel, (x, batch.pitch), sums) };
+                unsafe { add_tile::<PARTS>(&tiles, scaling, panel, (x, batch.pitch), sums) };
             }
         }
         drop(tiles);
     }
 }
 
-/// The number of separately scaled parts of a block.
-#[inline(always)]
-const fn parts(scaling: Scaling) -> usize {
-    if scaling.has_half_blocks() { 2 } else { 1 }
-}
-
 /// Adds the products of a tile.
 #[inline(always)]
-unsafe fn add_tile(
+unsafe fn add_tile<const PARTS: usize>(
     tiles: &Tiles,
     scaling: Scaling,
     (panel, quant_offset, output): (&[PackedPanel], i32, usize),
     (x, ahead): (&[BlockScales], usize),
     sums: &mut [f32],
 ) {
-    let mut products = [[Sums([[0; SIDE]; SIDE]); 2]; 2];
+    let mut products = [[Sums([[0; SIDE]; SIDE]); PARTS]; 2];
     unsafe {
         let mut all = [_mm512_setzero_ps(); SIDE];
         for i in 0..SIDE {
             all[i] = _mm512_loadu_ps(&sums[i * PANEL + output]);
         }
-        multiply::<0, 1>(tiles, scaling, (&panel[0], output), &x[0], &mut products[0]);
+        multiply::<PARTS, 0, 1>(tiles, (&panel[0], output), &x[0], &mut products[0]);
         for (index, (block, of_x)) in panel.iter().zip(x).enumerate() {
             // The next block's product is in flight while this one's is scaled.
             if let (Some(block), Some(of_x)) = (panel.get(index + 1), x.get(index + 1)) {
                 match index % 2 {
-                    0 => multiply::<2, 3>(tiles, scaling, (block, output), of_x, &mut products[1]),
-                    _ => multiply::<0, 1>(tiles, scaling, (block, output), of_x, &mut products[0]),
+                    0 => multiply::<PARTS, 2, 3>(tiles, (block, output), of_x, &mut products[1]),
+                    _ => multiply::<PARTS, 0, 1>(tiles, (block, output), of_x, &mut products[0]),
                 }
             }
             if output == 0 {
@@ -129,17 +123,14 @@ unsafe fn add_tile(
             }
             let products = &products[index % 2];
             let (mut scales, mut offsets) = ([_mm512_setzero_ps(); 2], [_mm512_setzero_ps(); 2]);
-            for half in 0..parts(scaling) {
+            for half in 0..PARTS {
                 scales[half] = _mm512_load_ps(&block.scales[half][output]);
                 offsets[half] = _mm512_load_ps(&block.offsets[half][output]);
             }
             for (i, all) in all.iter_mut().enumerate() {
-                let mut totals = [of_x.totals[i], 0];
-                if scaling.has_half_blocks() {
-                    totals = [of_x.half_totals[i], of_x.totals[i] - of_x.half_totals[i]];
-                }
+                let totals = scaling.totals(of_x.totals[i]);
                 let mut of_parts = [_mm512_setzero_ps(); 2];
-                for half in 0..parts(scaling) {
+                for half in 0..PARTS {
                     let mut product = _mm512_load_si512(products[half].0[i].as_ptr().cast());
                     if scaling.has_offsets() && quant_offset != 0 {
                         product = _mm512_add_epi32(product, _mm512_set1_epi32(totals[half] * quant_offset));
@@ -168,12 +159,11 @@ unsafe fn prefetch_block(of_x: &BlockScales, ahead: usize) {
 
 /// Multiplies a block of x by a block of the panel, in the accumulators `FIRST` and, for a second half, `SECOND`.
 #[inline(always)]
-unsafe fn multiply<const FIRST: usize, const SECOND: usize>(
+unsafe fn multiply<const PARTS: usize, const FIRST: usize, const SECOND: usize>(
     tiles: &Tiles,
-    scaling: Scaling,
     (block, output): (&PackedPanel, usize),
     x: &BlockScales,
-    to: &mut [Sums<i32>; 2],
+    to: &mut [Sums<i32>; PARTS],
 ) {
     // SAFETY: x has 16 rows of 32 bytes, and the panel 8 rows of 16 words.
     unsafe {
@@ -181,12 +171,12 @@ unsafe fn multiply<const FIRST: usize, const SECOND: usize>(
         tiles.load::<6, _>(block.words(0, output), 4 * PANEL);
         tiles.clear::<FIRST>();
         tiles.add_bytes::<FIRST, 4, 6>();
-        if scaling.has_half_blocks() {
+        if PARTS == 2 {
             tiles.load::<5, _>(x.codes.as_ptr().cast::<i8>().add(BLOCK / 2), BLOCK);
             tiles.load::<7, _>(block.words(BLOCK / 8, output), 4 * PANEL);
             tiles.clear::<SECOND>();
             tiles.add_bytes::<SECOND, 5, 7>();
-            tiles.store::<SECOND, _>(&mut to[1]);
+            tiles.store::<SECOND, _>(&mut to[PARTS - 1]);
         }
         tiles.store::<FIRST, _>(&mut to[0]);
     }

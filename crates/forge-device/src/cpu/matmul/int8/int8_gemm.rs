@@ -37,9 +37,8 @@ pub(crate) const TOGETHER: usize = 16;
 pub(crate) struct BlockScales {
     pub(crate) codes: [[i8; BLOCK]; TOGETHER],
     pub(crate) scales: [f32; TOGETHER],
-    pub(crate) totals: [i32; TOGETHER],
-    /// Of each block's first half.
-    pub(crate) half_totals: [i32; TOGETHER],
+    /// Sums of the quants in each half.
+    pub(crate) totals: [[i16; 2]; TOGETHER],
 }
 
 // SAFETY: numbers without padding.
@@ -127,9 +126,12 @@ impl Task for QuantizeRows<'_> {
             // SAFETY: this runs compiled for its instruction set.
             let of_blocks = unsafe { encode::<S>(&blocks, &mut to.codes) };
             to.scales = of_blocks.scales;
-            // A sum of 32 quants fits in i32.
-            to.totals = of_blocks.totals.map(|total| unsafe { total.to_int_unchecked() });
-            to.half_totals = of_blocks.half_totals.map(|total| unsafe { total.to_int_unchecked() });
+            for (row, to) in to.totals.iter_mut().enumerate() {
+                let of_first = of_blocks.half_totals[row];
+                // A sum of 16 quants fits in i16.
+                *to = [of_first, of_blocks.totals[row] - of_first]
+                    .map(|total| unsafe { total.to_int_unchecked() });
+            }
         }
     }
 }

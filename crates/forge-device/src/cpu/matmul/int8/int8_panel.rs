@@ -48,7 +48,7 @@ impl<M: Matrix> Panels<'_, M> {
         // The bias of quants in the panel, as the instruction set needs it.
         let quant_offset = M::QUANT_OFFSET;
         let more = if level.has_tiles() { quant_offset.min(0) } else { S::RAISED };
-        let prefetches = level.streams().is_one();
+        let prefetches = level.streams().is_one() || level.has_tiles();
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             let mut coming = [None; PANEL / OUTPUTS];
@@ -73,14 +73,23 @@ impl<M: Matrix> Panels<'_, M> {
                 }
             }
             let (quant_offset, scaling) = (quant_offset - more, M::SCALING);
+            let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::BITS * BLOCK / 8 * OUTPUTS };
             #[cfg(target_arch = "x86_64")]
             if level == Isa::Amx {
                 let sums = &mut *sums;
-                level.run(int8_amx::AddPanel { panel, quant_offset, scaling, x, rows, first_block, sums });
+                level.run(int8_amx::AddPanel {
+                    panel,
+                    quant_offset,
+                    scaling,
+                    x,
+                    rows,
+                    first_block,
+                    sums,
+                    coming,
+                });
                 continue;
             }
             let (sums, small) = (&mut *sums, M::SMALL);
-            let coming = PanelPrefetch { strips: coming, bytes: DEPTH * M::BITS * BLOCK / 8 * OUTPUTS };
             level.run(AddPanel { panel, quant_offset, small, scaling, x, rows, first_block, sums, coming });
         }
     }
@@ -110,7 +119,7 @@ struct AddPanel<'a> {
 }
 
 /// Prefetch of the strips that are packed next.
-struct PanelPrefetch {
+pub(crate) struct PanelPrefetch {
     /// Their addresses.
     strips: [Option<*const u8>; PANEL / OUTPUTS],
     /// Bytes of each strip.
@@ -118,15 +127,16 @@ struct PanelPrefetch {
 }
 
 impl PanelPrefetch {
-    /// Prefetches part `part` of `parts`.
+    /// Prefetches part `part` of `parts`, to L2 if `FAR`, else to L1.
     #[inline(always)]
-    unsafe fn prefetch_part<S: Simd>(&self, part: usize, parts: usize) {
+    pub(crate) unsafe fn prefetch_part<S: Simd, const FAR: bool>(&self, part: usize, parts: usize) {
         let lines = self.bytes / 64;
         for strip in self.strips.into_iter().flatten() {
             for line in part * lines / parts..(part + 1) * lines / parts {
+                let address = strip.wrapping_add(64 * line);
                 // SAFETY: the caller dispatched on the instruction set, and prefetch addresses need not be
                 // valid.
-                unsafe { S::prefetch(strip.wrapping_add(64 * line)) };
+                unsafe { if FAR { S::prefetch_far(address) } else { S::prefetch(address) } }
             }
         }
     }
@@ -155,7 +165,7 @@ impl AddPanel<'_> {
         let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(count);
         for (tile, sums) in tiles.enumerate() {
             // SAFETY: this runs compiled for its instruction set.
-            unsafe { coming.prefetch_part::<S>(tile, count) };
+            unsafe { coming.prefetch_part::<S, false>(tile, count) };
             // Tile rows past the last row repeat it, and their results are unused.
             let x: [(&[BlockScales], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];
@@ -191,15 +201,8 @@ unsafe fn add_tile<S: Simd, const SMALL: bool>(
         for (index, block) in panel.iter().enumerate() {
             let of = |i: usize| (x[i].0.get_unchecked(index), x[i].1);
             let codes: [&[i8; BLOCK]; TILE] = std::array::from_fn(|i| of(i).0.codes.get_unchecked(of(i).1));
-            let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
-            let mut totals = [[0; 2]; TILE];
-            for i in 0..TILE {
-                totals[i][0] = total[i];
-                if parts == 2 {
-                    let of_first = *of(i).0.half_totals.get_unchecked(of(i).1);
-                    totals[i] = [of_first, total[i] - of_first];
-                }
-            }
+            let totals: [[i32; 2]; TILE] =
+                std::array::from_fn(|i| scaling.totals(*of(i).0.totals.get_unchecked(of(i).1)));
             let mut of_parts = [[[S::splat(0.0); 2]; VECTORS]; TILE];
             for half in 0..parts {
                 let mut products = [[S::splat_sums(0); VECTORS]; TILE];
