@@ -57,14 +57,10 @@ pub(crate) trait QuantPlane: Copy {
     }
 }
 
-/// The first columns of the two words of a pair in a strip: adjacent words of whole bytes, or the same word of both
-/// half blocks.
+/// The first columns of the two words of a pair in a strip: the same word of both half blocks.
 #[inline(always)]
-pub(crate) fn columns(bits: usize, pair: usize) -> [usize; 2] {
-    match bits {
-        8 => [8 * pair, 8 * pair + 4],
-        _ => [4 * pair, BLOCK / 2 + 4 * pair],
-    }
+pub(crate) fn columns(pair: usize) -> [usize; 2] {
+    [4 * pair, BLOCK / 2 + 4 * pair]
 }
 
 /// Signed bytes.
@@ -113,7 +109,7 @@ impl QuantPlane for Bytes {
         // SAFETY: the caller's contract.
         unsafe {
             let (near, far) =
-                (self.word::<S>(block, 2 * pair, part), self.word::<S>(block, 2 * pair + 1, part));
+                (self.word::<S>(block, pair, part), self.word::<S>(block, BLOCK / 8 + pair, part));
             [S::load_codes(near.cast()), S::load_codes(far.cast())]
         }
     }
@@ -242,8 +238,8 @@ impl<const BITS: usize, const OFFSET: i32> QuantPlane for Bits<BITS, OFFSET> {
         // SAFETY: the caller's contract.
         unsafe {
             if BITS == 8 {
-                let near = S::load_unsigned_codes(self.word::<S>(block, 2 * pair, part));
-                return [near, S::load_unsigned_codes(self.word::<S>(block, 2 * pair + 1, part))];
+                let near = S::load_unsigned_codes(self.word::<S>(block, pair, part));
+                return [near, S::load_unsigned_codes(self.word::<S>(block, BLOCK / 8 + pair, part))];
             }
             let (mut codes, mut first, mut shift) = ([S::zero_bytes(); 2], 0, 0);
             if BITS & 4 != 0 {

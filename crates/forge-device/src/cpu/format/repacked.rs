@@ -233,7 +233,7 @@ pub(crate) unsafe fn load_output<S: Simd, M: matrix::Matrix>(
         }
         for pair in 0..BLOCK / 8 {
             let codes = matrix.strip_codes::<S>(block, pair, part);
-            for (codes, first) in codes.into_iter().zip(columns(M::BITS, pair)) {
+            for (codes, first) in codes.into_iter().zip(columns(pair)) {
                 let mut words = [[0_i8; 4]; OUTPUTS];
                 S::store_bytes(words.as_mut_ptr().cast(), codes);
                 let half = first / (BLOCK / 2);

@@ -126,7 +126,7 @@ pub(crate) unsafe fn fill_strip<S: Simd, M: Matrix>(
                     S::store_bytes(words[1][part * S::LANES..].as_mut_ptr().cast(), far);
                 }
             }
-            for (words, column) in words.into_iter().zip(columns(M::BITS, pair)) {
+            for (words, column) in words.into_iter().zip(columns(pair)) {
                 block.set::<S>(column / 4, output, words, more);
             }
         }

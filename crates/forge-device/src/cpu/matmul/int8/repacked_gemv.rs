@@ -253,7 +253,7 @@ impl<M: Matrix> RepackedRows<M> {
                         products[r] = [nothing[r]; 2];
                     }
                     for pair in 0..BLOCK / 8 {
-                        let [near_column, far_column] = columns(M::BITS, pair);
+                        let [near_column, far_column] = columns(pair);
                         if ahead > 0 {
                             matrix.strip_prefetch::<S>(at + ahead, pair, once);
                         }
