@@ -1,4 +1,5 @@
-//! Vectors in plain Rust. They run on any CPU and are the reference for the other instruction sets.
+//! Vectors in plain Rust. They run on any CPU. Operations of many instructions are functions of their own, because inlined
+//! in all kernels they would be most of the build.
 
 use crate::cpu::simd::vectors::Simd;
 use half::{bf16, f16};
