@@ -15,6 +15,7 @@ const SLOW: &[&str] = &[
     "auto",
     "build_script",
     "bytes",
+    "calibrate",
     "catalog",
     "check",
     "command_line",
