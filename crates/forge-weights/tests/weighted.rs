@@ -159,7 +159,9 @@ proptest! {
             let without = error(&row, &stored(format, &row, None).unwrap(), &weights);
             let with = error(&row, &found, &weights);
             let least = f64::from(unit).powi(2) * columns as f64 * 1e-6 + 1e-12;
-            prop_assert!(with <= 1.3 * without + least, "{}: {} {}", name, with, without);
+            // The fit of affine formats starts from the encoding without weights, and only improves it.
+            let most = if name.starts_with("affine") { 1.0001 } else { 1.3 };
+            prop_assert!(with <= most * without + least, "{}: {} {}", name, with, without);
         }
     }
 }

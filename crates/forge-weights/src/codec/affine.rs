@@ -12,7 +12,7 @@
 //! levels. For normally distributed values in four bits this reduces the error by a fifteenth.
 //!
 //! With weights for the columns' errors, scale and offset are fitted to the weighted values in any number of
-//! bits.
+//! bits, starting from those without weights.
 
 use crate::codec::affine_levels::{AffineLevels, ends};
 use crate::codec::codes::{block_bytes, pack, unpack};

@@ -83,6 +83,14 @@ mod tests {
     }
 
     #[test]
+    fn scales_of_small_values_are_normal() {
+        let row = [-2.239e-42, 1e-40, 3e-39];
+        let (stored, scales) = through(&row);
+        assert_eq!(scales, [f32::MIN_POSITIVE]);
+        assert_eq!(through(&stored), (stored, scales));
+    }
+
+    #[test]
     fn fp8_layout_matches_the_specification() {
         // 448 is the largest float, so the scale is 1. Floats of 256 or more are 32 apart; the smallest are
         // 2^-9 apart.
