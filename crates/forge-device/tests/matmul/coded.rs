@@ -1,8 +1,8 @@
 //! Projections in int8: results, and bitwise identity on every ISA level.
 
 use crate::support::{
-    Argument, Expected, Matrix, NAN, Random, as_encoded, bytes_of, compare, each_int8_level, each_level,
-    kernel, kernel_repacked, plainest_int8, plane_arguments, plane_buffers, repacked, run_kernel_as, to_f32,
+    Argument, Expected, Matrix, NAN, Random, as_encoded, baseline_int8, bytes_of, compare, each_int8_level,
+    each_level, kernel, kernel_repacked, plane_arguments, plane_buffers, repacked, run_kernel_as, to_f32,
 };
 use crate::{FORMATS, linear};
 use forge_device::cpu;
@@ -80,7 +80,7 @@ impl Case {
 
 #[test]
 fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
-    let Some(plainest) = plainest_int8() else { return };
+    let Some(baseline) = baseline_int8() else { return };
     let mut random = Random(11);
     let shapes = [
         (1, 9, 3),
@@ -102,13 +102,13 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
                 false => x.iter().copied().map(f64::from).collect(),
             };
             let wanted = case.wanted(&numbers);
-            let of_plainest = case.products(Batch, &x, plainest, 1, false);
+            let of_baseline = case.products(Batch, &x, baseline, 1, false);
             each_int8_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
                 let found = case.products(Batch, &x, level, threads, false);
                 compare(&what, &found, &wanted);
                 assert!(
-                    !format.has_integers() || bytes_of(&found) == bytes_of(&of_plainest),
+                    !format.has_integers() || bytes_of(&found) == bytes_of(&of_baseline),
                     "{what}: other bits"
                 );
                 let is_exact = bytes_of(&found) == bytes_of(&case.products(Batch, &x, level, threads, true));
@@ -121,7 +121,7 @@ fn quantized_batches_are_bitwise_identical_on_all_instruction_sets() {
 /// The int8 accumulators of every ISA level hold the largest sums, of either sign.
 #[test]
 fn integer_sums_do_not_overflow() {
-    let Some(plainest) = plainest_int8() else { return };
+    let Some(baseline) = baseline_int8() else { return };
     let mut random = Random(16);
     for format in integer_formats() {
         for byte in if format == Format::Q8_0 { [0x7f, 0x81] } else { [0xff, 0] } {
@@ -129,15 +129,35 @@ fn integer_sums_do_not_overflow() {
             case.weight.planes[0].fill(byte);
             for (rows, largest) in [(1, 1.0), (3, -1.0), (9, 1.0), (9, -1.0)] {
                 let x = vec![largest; rows * 256];
-                let of_plainest = case.products(Batch, &x, plainest, 1, false);
+                let of_baseline = case.products(Batch, &x, baseline, 1, false);
                 each_int8_level(|level, threads| {
                     for is_repacked in [false, true] {
                         let found = case.repacked(is_repacked, Batch, &x, level, threads, false);
                         let what = format!("{level:?} {format:?} {byte:#x}, {rows} rows of {largest}");
-                        assert!(bytes_of(&found) == bytes_of(&of_plainest), "{what}, strips {is_repacked}");
+                        assert!(bytes_of(&found) == bytes_of(&of_baseline), "{what}, strips {is_repacked}");
                     }
                 });
             }
+        }
+    }
+}
+
+/// Also if the device is given a matrix to repack, which f32 kernels cannot read.
+#[test]
+fn activations_stay_f32_without_int8_products() {
+    let mut random = Random(17);
+    for (program, rows) in [(Decode, 1), (Batch, 4), (Batch, 70)] {
+        for format in integer_formats() {
+            let case = Case::new(&mut random, format, 48, 96);
+            let x = random.floats(rows * 96);
+            each_level(|level, threads| {
+                let exact = bytes_of(&case.products(program, &x, level, threads, true));
+                for is_repacked in [false, true] {
+                    let found = bytes_of(&case.repacked(is_repacked, program, &x, level, threads, false));
+                    let what = format!("{level:?} {program:?} {rows} rows {format:?}, strips {is_repacked}");
+                    assert_eq!(found == exact, !level.has_int8(), "{what}");
+                }
+            });
         }
     }
 }
@@ -162,7 +182,7 @@ fn router_inputs_are_never_quantized() {
 /// layout of a matrix nor on the time of its repacking.
 #[test]
 fn repacked_and_row_major_results_are_bitwise_identical() {
-    let Some(plainest) = plainest_int8() else { return };
+    let Some(baseline) = baseline_int8() else { return };
     let mut random = Random(14);
     let shapes = [
         (1, 16, 32),
@@ -184,7 +204,7 @@ fn repacked_and_row_major_results_are_bitwise_identical() {
         for format in integer_formats() {
             let case = Case::new(&mut random, format, outputs, inputs);
             let x = random.floats(rows * inputs);
-            let wanted = bytes_of(&case.products(Batch, &x, plainest, 1, false));
+            let wanted = bytes_of(&case.products(Batch, &x, baseline, 1, false));
             each_int8_level(|level, threads| {
                 let programs: &[Schedule] = if rows == 1 { &[Decode, Batch] } else { &[Batch] };
                 for (&program, is_repacked) in programs.iter().flat_map(|it| [(it, false), (it, true)]) {
@@ -206,7 +226,7 @@ fn repacked_and_row_major_results_are_bitwise_identical() {
 /// outputs.
 #[test]
 fn repacked_epilogues_are_bitwise_identical() {
-    let Some(plainest) = plainest_int8() else { return };
+    let Some(baseline) = baseline_int8() else { return };
     let mut random = Random(15);
     let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
     let best = |candidates| Epilogue::Best { candidates };
@@ -251,7 +271,7 @@ fn repacked_epilogues_are_bitwise_identical() {
                 };
                 run_kernel_as(kernel, &arguments, &[1], Decode, level, threads, false)
             };
-            let of_plainest = left(false, plainest, 1);
+            let of_baseline = left(false, baseline, 1);
             each_int8_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {outputs}x{inputs} {epilogue:?}");
                 let by_rows = left(false, level, threads);
@@ -260,10 +280,10 @@ fn repacked_epilogues_are_bitwise_identical() {
                 }
                 // Dot products are the same on every ISA. Activation functions, and so squares, are not.
                 match epilogue {
-                    Epilogue::Best { .. } => assert!(by_rows == of_plainest, "{what}: candidates"),
+                    Epilogue::Best { .. } => assert!(by_rows == of_baseline, "{what}: candidates"),
                     Epilogue::AddSquares(_) => {
-                        assert!(by_rows[..2] == of_plainest[..2], "{what}: results");
-                        for (found, wanted) in to_f32(&by_rows[2]).iter().zip(to_f32(&of_plainest[2])) {
+                        assert!(by_rows[..2] == of_baseline[..2], "{what}: results");
+                        for (found, wanted) in to_f32(&by_rows[2]).iter().zip(to_f32(&of_baseline[2])) {
                             assert!((found - wanted).abs() <= 1e-5 * wanted, "{what}: {found} for {wanted}");
                         }
                     }

@@ -4,8 +4,8 @@
 use super::layer::{Layer, Run};
 use super::sum;
 use super::support::{
-    Argument, Random, as_encoded, bytes_of, compare, each_int8_level, each_level, kernel, kernel_repacked,
-    output, plainest_int8, run_kernel_as, to_f32,
+    Argument, Random, as_encoded, baseline_int8, bytes_of, compare, each_int8_level, each_level, kernel,
+    kernel_repacked, output, run_kernel_as, to_f32,
 };
 use forge_device::cpu::{self};
 use forge_device::device::Schedule;
@@ -32,7 +32,7 @@ fn rounded(numbers: &[f32], width: usize) -> Vec<f32> {
 
 #[test]
 fn expert_inputs_are_quantized() {
-    let Some(plainest) = plainest_int8() else { return };
+    let Some(baseline) = baseline_int8() else { return };
     let mut random = Random(21);
     for (rows, sizes) in SHAPES {
         for format in ENCODED {
@@ -42,11 +42,11 @@ fn expert_inputs_are_quantized() {
             let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.wanted_inner();
             let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
             let sum = (&given[..], &before[..], Epilogue::Store);
-            let of_plainest = Run { level: plainest, threads: 1, exact: false, is_repacked: false };
-            let expected = layer.sum_by_row(sum, of_plainest);
+            let of_baseline = Run { level: baseline, threads: 1, exact: false, is_repacked: false };
+            let expected = layer.sum_by_row(sum, of_baseline);
             each_int8_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
-                let run = Run { level, threads, ..of_plainest };
+                let run = Run { level, threads, ..of_baseline };
                 compare(&what, &to_f32(&layer.inner_by_row(run)), &of_codes);
                 let found = layer.sum_by_row(sum, run);
                 compare(&what, &to_f32(&found), &wanted);

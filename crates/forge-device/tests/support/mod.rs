@@ -127,9 +127,9 @@ pub fn each_int8_level(mut check: impl FnMut(Isa, usize)) {
     });
 }
 
-/// The plainest instruction set of this machine with int8 products, if any: the one that others are compared with.
+/// The least capable instruction set of this machine with int8 products, if any. The others are compared with it.
 #[allow(dead_code)]
-pub fn plainest_int8() -> Option<Isa> {
+pub fn baseline_int8() -> Option<Isa> {
     Isa::available().into_iter().rfind(|level| level.has_int8())
 }
 

@@ -38,10 +38,10 @@ impl Scaling {
         matches!(self, Scaling::HalfBlockScale | Scaling::HalfBlockOffset)
     }
 
-    /// Sums of x's quants over the parts of a block that are scaled separately, from the sums of its halves.
+    /// Sums of the quantized activations that each scale of a block applies to, given the sums of its two half blocks.
     #[inline(always)]
-    pub(crate) fn totals(self, halves: [i16; 2]) -> [i32; 2] {
-        let [first, second] = halves.map(i32::from);
+    pub(crate) fn sums_per_scale(self, half_block_sums: [i16; 2]) -> [i32; 2] {
+        let [first, second] = half_block_sums.map(i32::from);
         if self.has_half_blocks() { [first, second] } else { [first + second, 0] }
     }
 }

@@ -5,8 +5,8 @@ use crate::cpu::matmul::gemv::GEMV_MAX_ROWS;
 use crate::cpu::simd::portable::Portable;
 use crate::cpu::simd::vectors::Simd;
 
-/// Whether kernels are compiled for [`Isa::Portable`]: not where every CPU has better vectors, because it takes a third of
-/// the build, except for tests, which compare with it.
+/// Whether kernels are compiled for [`Isa::Portable`]: not where every CPU has better vectors, because it is a fourth of
+/// the compiled code, except for tests.
 const HAS_PORTABLE: bool = cfg!(any(not(target_arch = "aarch64"), feature = "portable"));
 
 /// A SIMD instruction set.

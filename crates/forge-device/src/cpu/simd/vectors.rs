@@ -16,14 +16,15 @@ pub(crate) trait Simd: Copy + 'static {
     type Codes: Copy;
     /// Number of lanes.
     const LANES: usize;
-    /// Whether there are int8 products: see [`Isa::has_int8`](crate::cpu::simd::isa::Isa::has_int8).
+    /// Whether there are int8 products: see [`Isa::has_int8`](crate::cpu::simd::isa::Isa::has_int8). Kernels test it so that
+    /// their int8 code is not compiled without them.
     const HAS_INT8: bool = true;
     /// Bias of the weight bytes that `add_products` takes: 128 if they are unsigned, else 0.
     const RAISED: i32 = 0;
     /// Rows of x per register tile with three vectors of outputs: 8, 4 or 2.
     const TILE: usize;
-    /// Whether kernels are compiled for several numbers of rows, and of streams. Portable code is not: it takes longer to
-    /// compile than the code for all instruction sets, and is rarely used.
+    /// Whether kernels are compiled for several numbers of rows, and of streams. Portable code is not: it is rarely used,
+    /// and each version takes longer to compile than with intrinsics.
     const HAS_VARIANTS: bool = true;
 
     /// A vector with `x` in all lanes.

@@ -25,8 +25,11 @@ const fn shapes(width: usize) -> [(usize, usize); 8] {
 }
 
 /// Zeroed buffer for gathered rows.
-const EMPTY: BlockScales =
-    BlockScales { codes: [[0; BLOCK]; TOGETHER], scales: [0.0; TOGETHER], totals: [[0; 2]; TOGETHER] };
+const EMPTY: BlockScales = BlockScales {
+    codes: [[0; BLOCK]; TOGETHER],
+    scales: [0.0; TOGETHER],
+    half_block_sums: [[0; 2]; TOGETHER],
+};
 
 /// A packed panel of at most `AT_ONCE` blocks, and the rows to multiply.
 pub(crate) struct AddPanel<'a> {
@@ -80,7 +83,8 @@ impl AddPanel<'_> {
                     let lane = row % TOGETHER;
                     for (to, from) in gathered.iter_mut().zip(of_rows(*row)) {
                         to.codes[i] = from.codes[lane];
-                        (to.scales[i], to.totals[i]) = (from.scales[lane], from.totals[lane]);
+                        to.scales[i] = from.scales[lane];
+                        to.half_block_sums[i] = from.half_block_sums[lane];
                     }
                 }
                 x = &gathered[..panel.len()];
@@ -128,7 +132,7 @@ unsafe fn add_tile<const PARTS: usize>(
                 offsets[half] = _mm512_load_ps(&block.offsets[half][output]);
             }
             for (i, all) in all.iter_mut().enumerate() {
-                let totals = scaling.totals(of_x.totals[i]);
+                let totals = scaling.sums_per_scale(of_x.half_block_sums[i]);
                 let mut of_parts = [_mm512_setzero_ps(); 2];
                 for half in 0..PARTS {
                     let mut product = _mm512_load_si512(products[half].0[i].as_ptr().cast());

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Where each half of a block has its own scale, there are two such sums ([`crate::cpu::matmul::int8::scaled_products`]).
-//! A row's result is therefore batch-invariant and bitwise identical on all machines. Activation quantization
+//! A row's result is therefore batch-invariant and bitwise identical on all machines with int8 products. Activation quantization
 //! is the only loss: an error of at most 1/254 of the largest of 32 activations. `--f32-activations` avoids
 //! it ([`crate::cpu::linear()`]). Up to [`GEMV_MAX_ROWS`](crate::cpu::matmul::gemv::GEMV_MAX_ROWS) rows use
 //! [`crate::cpu::matmul::int8::int8_gemv`] or [`crate::cpu::matmul::int8::repacked_gemv`] instead.
@@ -37,8 +37,8 @@ pub(crate) const TOGETHER: usize = 16;
 pub(crate) struct BlockScales {
     pub(crate) codes: [[i8; BLOCK]; TOGETHER],
     pub(crate) scales: [f32; TOGETHER],
-    /// Sums of the quants in each half.
-    pub(crate) totals: [[i16; 2]; TOGETHER],
+    /// Sums of the quants in each half block.
+    pub(crate) half_block_sums: [[i16; 2]; TOGETHER],
 }
 
 // SAFETY: numbers without padding.
@@ -126,7 +126,7 @@ impl Task for QuantizeRows<'_> {
             // SAFETY: this runs compiled for its instruction set.
             let of_blocks = unsafe { encode::<S>(&blocks, &mut to.codes) };
             to.scales = of_blocks.scales;
-            for (row, to) in to.totals.iter_mut().enumerate() {
+            for (row, to) in to.half_block_sums.iter_mut().enumerate() {
                 let of_first = of_blocks.half_totals[row];
                 // A sum of 16 quants fits in i16.
                 *to = [of_first, of_blocks.totals[row] - of_first]

@@ -48,6 +48,7 @@ impl<M: Matrix> Panels<'_, M> {
         // The bias of quants in the panel, as the instruction set needs it.
         let quant_offset = M::QUANT_OFFSET;
         let more = if level.has_tiles() { quant_offset.min(0) } else { S::RAISED };
+        // With AMX, packing would wait for memory otherwise.
         let prefetches = level.streams().is_one() || level.has_tiles();
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
@@ -201,8 +202,9 @@ unsafe fn add_tile<S: Simd, const SMALL: bool>(
         for (index, block) in panel.iter().enumerate() {
             let of = |i: usize| (x[i].0.get_unchecked(index), x[i].1);
             let codes: [&[i8; BLOCK]; TILE] = std::array::from_fn(|i| of(i).0.codes.get_unchecked(of(i).1));
-            let totals: [[i32; 2]; TILE] =
-                std::array::from_fn(|i| scaling.totals(*of(i).0.totals.get_unchecked(of(i).1)));
+            let totals: [[i32; 2]; TILE] = std::array::from_fn(|i| {
+                scaling.sums_per_scale(*of(i).0.half_block_sums.get_unchecked(of(i).1))
+            });
             let mut of_parts = [[[S::splat(0.0); 2]; VECTORS]; TILE];
             for half in 0..parts {
                 let mut products = [[S::splat_sums(0); VECTORS]; TILE];

@@ -121,5 +121,7 @@ mod tests {
             line,
             "prefill: 221.6M operations per token × 388.0 tok/s = 86 GOP/s; the device reaches 339 GOP/s in int8 and 120 GFLOP/s in f32"
         );
+        let line = compute_line(221_600_000, 388.0, PeakOps { int8: None, f32: 120e9 });
+        assert!(line.ends_with("the device reaches 120 GFLOP/s in f32"), "{line}");
     }
 }
