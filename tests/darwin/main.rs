@@ -43,12 +43,13 @@ fn cargo(workspace: &Path, target: &str, arguments: &[&str]) {
     let environment = [
         ("CARGO_TARGET_DIR", scratch().join("darwin/target")),
         ("CARGO_BUILD_TARGET", PathBuf::from(target)),
-        ("CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER", linker()),
-        ("CARGO_TARGET_AARCH64_APPLE_DARWIN_RUSTFLAGS", PathBuf::from("-Clinker-flavor=ld64.lld")),
         ("IPHONEOS_DEPLOYMENT_TARGET", PathBuf::from(IOS_VERSION)),
         ("SDKROOT", sdk()),
     ];
+    let variable = format!("CARGO_TARGET_{}", target.to_uppercase().replace('-', "_"));
     let mut command = Command::new(env!("CARGO"));
+    command.env(format!("{variable}_LINKER"), linker());
+    command.env(format!("{variable}_RUSTFLAGS"), "-Clinker-flavor=ld64.lld");
     run(command.args(arguments).current_dir(workspace).envs(environment));
 }
 
