@@ -43,23 +43,30 @@ fn run_build_script(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<Str
 fn build_script_compiles_kernels_only_with_xcrun() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // The script first looks up the compiler, then runs it. The library contains the arguments.
-    let compiles = r#"[ "$3" = --find ] || echo "$@" > "${OUT_DIR}/kernels.metallib""#;
+    // The script first looks up the compiler, then runs it. A library contains the arguments.
+    let compiles = r#"[ "$3" = --find ] && exit
+        case "$*" in *tensor*) echo "$@" > "${OUT_DIR}/tensor_kernels.metallib";; *) echo "$@" > "${OUT_DIR}/kernels.metallib";; esac"#;
     let fails = r#"[ "$3" = --find ] || { echo "kernels.metal:7: no such type" >&2; exit 1; }"#;
+    let both = ["cargo::rustc-cfg=metallib", "cargo::rustc-cfg=tensor_metallib"];
     assert!(run_build_script(folder, "linux", Some(compiles)).is_empty(), "there is no Metal");
     assert!(run_build_script(folder, "macos", None).is_empty(), "there are no tools of Apple's");
     assert!(run_build_script(folder, "macos", Some("exit 72")).is_empty(), "there is no compiler among them");
     let library = folder.join("kernels.metallib");
     assert!(!library.exists());
-    assert_eq!(run_build_script(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
+    assert_eq!(run_build_script(folder, "macos", Some(compiles)), both);
     let arguments = fs::read_to_string(&library).unwrap();
     let command = |math: &str| {
         let options = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0";
         format!("{options} {math} -o {} src/kernels.metal\n", library.display())
     };
-    assert_eq!(arguments, command("-fmetal-math-mode=safe -fmetal-math-fp32-functions=precise"));
+    let math = "-fmetal-math-mode=safe -fmetal-math-fp32-functions=precise";
+    assert_eq!(arguments, command(math));
+    let tensors = folder.join("tensor_kernels.metallib");
+    let arguments = fs::read_to_string(&tensors).unwrap();
+    let options = "-sdk macosx metal -std=metal4.0 -mmacosx-version-min=26.0";
+    assert_eq!(arguments, format!("{options} {math} -o {} src/kernels.metal\n", tensors.display()));
     assert!(run_build_script(folder, "ios sim", Some(compiles)).is_empty(), "the SDK is another one");
-    assert_eq!(run_build_script(folder, "ios", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
+    assert_eq!(run_build_script(folder, "ios", Some(compiles)), both);
     let arguments = fs::read_to_string(&library).unwrap();
     assert!(
         arguments.starts_with("-sdk iphoneos metal -std=metal3.0 -mios-version-min=16.0 -f"),
@@ -68,7 +75,7 @@ fn build_script_compiles_kernels_only_with_xcrun() {
     // A compiler before Xcode 16.
     let old =
         format!(r#"case "$*" in *-fmetal-math*) echo "unknown argument" >&2; exit 1;; esac; {compiles}"#);
-    assert_eq!(run_build_script(folder, "macos", Some(&old)), ["cargo::rustc-cfg=metallib"]);
+    assert_eq!(run_build_script(folder, "macos", Some(&old)), both[..1]);
     assert_eq!(fs::read_to_string(&library).unwrap(), command("-fno-fast-math"));
     let lines = run_build_script(folder, "macos", Some(fails));
     assert_eq!(lines.len(), 2, "{lines:?}");

@@ -4,7 +4,7 @@ use crate::emulated::{DRIVER, write_driver};
 use crate::model_lists::{
     AFFINE, ALL_EXPERTS_SELECTED, CONVERTED, CONVERTED_TO_CODES, EXPERTS, FEW_FORMATS, FORMATS, FUSED,
     LATENTS, MIXED, MLX, MLX_SUFFIX, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTIZED, SHARED,
-    SUPERBLOCKS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
+    SUPERBLOCKS, TENSORS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
 };
 use crate::parallel::parallel_map;
 use crate::workspace::{self, compile_member};
@@ -49,10 +49,22 @@ pub fn emulated() -> (Vec<&'static Built>, &'static Path) {
     (built.iter().filter(|built| is_emulated(built)).collect(), driver)
 }
 
+/// Those of [`TENSORS`], which the same program runs.
+pub fn emulated_with_tensors() -> Vec<&'static Built> {
+    all_built().iter().filter(|built| has_tensors(built)).collect()
+}
+
+fn has_tensors(built: &Built) -> bool {
+    is_plain(built) && TENSORS.contains(&(&built.model, &built.format))
+}
+
 fn is_emulated(built: &Built) -> bool {
-    let plain = built.overrides.is_empty() && built.kv.is_none() && built.disabled.is_empty();
     let source = built.model.strip_suffix(MLX_SUFFIX).unwrap_or(&built.model);
-    plain && built.format == "f32" && root().join("tests/models").join(source).is_dir()
+    is_plain(built) && built.format == "f32" && root().join("tests/models").join(source).is_dir()
+}
+
+fn is_plain(built: &Built) -> bool {
+    built.overrides.is_empty() && built.kv.is_none() && built.disabled.is_empty()
 }
 
 fn all_with_driver() -> &'static (Vec<Built>, PathBuf) {
@@ -71,7 +83,8 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
     parallel_map(built.iter(), compile);
     let names: Vec<String> = built.iter().map(Built::name).collect();
     let driver = cfg!(any(target_os = "linux", target_os = "macos")).then(|| {
-        let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
+        let is_emulated = |built: &&Built| is_emulated(built) || has_tensors(built);
+        let emulated: Vec<&Built> = built.iter().filter(is_emulated).collect();
         write_driver(&workspace, &emulated)
     });
     let other = driver.as_deref().map(|manifest| (DRIVER, manifest));

@@ -13,7 +13,7 @@ mod numbers;
 mod parallel;
 mod workspace;
 
-pub use built::{Built, all_built, emulated};
+pub use built::{Built, all_built, emulated, emulated_with_tensors};
 pub use model_lists::*;
 pub use numbers::{deviation, distance, id_list, ids, numbers, rms_distance};
 pub use parallel::parallel_map;

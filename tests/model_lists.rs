@@ -11,6 +11,9 @@ pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 /// packing. The models of [`WHOLE`] cover the other formats.
 pub const FEW_FORMATS: [&str; 2] = ["f32", "q8_0"];
 
+/// Programs that also run on the emulated Metal 4, which multiplies tensors of 16-bit factors.
+pub const TENSORS: [(&str, &str); 3] = [("llama", "q4_0"), ("llama", "bf16"), ("qwen2_moe", "q8_0")];
+
 /// Format in which every model is compiled without fusions. The KV cache is f32, so that only arithmetic can
 /// differ.
 pub const UNFUSED: (&str, Option<&str>) = ("q4_0", Some("f32"));

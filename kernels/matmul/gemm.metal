@@ -15,6 +15,7 @@
 {% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
 {# Writes this simdgroup's sums to threadgroup memory, adding to the content if there is any. #}
 {% macro store(adds) %}
+threadgroup float* own_results = memory + {{ "" if parts > 1 else "own_row * " ~ (tile_outputs + 4) ~ "u + " }}own_output;
 #pragma unroll
 for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
     #pragma unroll
@@ -41,13 +42,23 @@ threadgroup_barrier(mem_flags::mem_threadgroup);
 if (k_split == 0u{{ first_part }}) {
     {{ store(true)|indent(4) }}
 }
-{% elif parts > 1 %}
+{% else %}
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+{% include "matmul/parts/store_tensor" %}
+#else
+{% endif %}
+{% if parts > 1 %}
 if (own_row == begin) {
     {{ store(false)|indent(4) }}
 }
 {% else %}
 {{ store(false) }}
 {%- endif %}
+{% if has_tensors %}
+#endif
+{% endif %}
+{% endif %}
 threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if activation %}
 // Outputs alternate gate and up.
@@ -111,7 +122,6 @@ kernel void {{ name }}(
     const uint own_thread = thread_id % 128u;
     threadgroup {{ element }}* tile_weights = {{ staged }} + k_split * {{ staged_elements }}u;
 {% else %}
-    const uint quarter = simdgroup_id;
     const uint own_thread = thread_id;
     threadgroup {{ element }}* tile_weights = {{ staged }};
 {% endif %}
@@ -120,13 +130,21 @@ kernel void {{ name }}(
 {% else %}
     threadgroup {{ x_element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
 {% endif %}
+    const uint first_row = group.x * {{ tile_rows }}u;
+    const uint first_output = group.y * {{ tile_outputs }}u;
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+{% include "matmul/parts/tensors" %}
+#else
+{% endif %}
 {% if element == "ushort" %}
     // A lane's row of a matrix, and the first of its two columns.
     const uint line = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
     const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
 {% endif %}
-    const uint first_row = group.x * {{ tile_rows }}u;
-    const uint first_output = group.y * {{ tile_outputs }}u;
+{% if split == 1 %}
+    const uint quarter = simdgroup_id;
+{% endif %}
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
     const uint own_output = quarter % 2u * {{ tile_outputs // 2 }}u;
 
@@ -138,6 +156,9 @@ kernel void {{ name }}(
             sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         }
     }
+{% if has_tensors %}
+#endif
+{% endif %}
 
 {% if split > 1 %}
     for (uint start = 0u; start < {{ blocks }}u; start += {{ split }}u) {
@@ -177,13 +198,11 @@ kernel void {{ name }}(
     // The second group of simdgroups writes its results, then the first adds its own.
 {% endif %}
 {% if parts > 1 %}
-    threadgroup float* own_results = memory + own_output;
     for (uint begin = 0u; begin < {{ tile_rows }}u; begin += {{ part_rows }}u) {
         {{ results()|indent(8) }}
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 {% else %}
-    threadgroup float* own_results = memory + own_row * {{ tile_outputs + 4 }}u + own_output;
     {{ results()|indent(4) }}
 {% endif %}
 }

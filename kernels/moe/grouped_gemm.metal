@@ -57,6 +57,11 @@ kernel void {{ name }}(
 {% include "moe/parts/expert_planes" %}
     device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+{% include "matmul/parts/tensors" %}
+#else
+{% endif %}
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
     const uint own_output = quarter % 2u * {{ tile_outputs // 2 }}u;
 
@@ -68,6 +73,9 @@ kernel void {{ name }}(
             sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         }
     }
+{% if has_tensors %}
+#endif
+{% endif %}
 
     const uint blocks = min(count, 1u) * {{ blocks }}u;
     for (uint block = 0u; block < blocks; block++) {
@@ -95,6 +103,11 @@ kernel void {{ name }}(
     }
 
     // Stage results in threadgroup memory, so that rows and outputs past the edges can be skipped.
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+{% include "matmul/parts/store_tensor" %}
+#else
+{% endif %}
     threadgroup float* own_results = memory + own_row * {{ tile_outputs + 4 }}u + own_output;
     #pragma unroll
     for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
@@ -104,6 +117,9 @@ kernel void {{ name }}(
             simdgroup_store(sums[i][j], place, {{ tile_outputs + 4 }}ul);
         }
     }
+{% if has_tensors %}
+#endif
+{% endif %}
     threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if gating %}
     // Outputs alternate gate and up.

@@ -7,25 +7,26 @@ use std::process::{Command, Output};
 fn main() {
     println!("cargo::rerun-if-changed=src/kernels.metal");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    // The first systems with this language version.
-    let (sdk, system) = match (&*variable("CARGO_CFG_TARGET_OS"), &*variable("CARGO_CFG_TARGET_ABI")) {
-        ("macos", _) => ("macosx", "-mmacosx-version-min=13.0"),
-        ("ios", "") => ("iphoneos", "-mios-version-min=16.0"),
+    // The first systems with each version of the language.
+    let (sdk, system, newer) = match (&*variable("CARGO_CFG_TARGET_OS"), &*variable("CARGO_CFG_TARGET_ABI")) {
+        ("macos", _) => ("macosx", "-mmacosx-version-min=13.0", "-mmacosx-version-min=26.0"),
+        ("ios", "") => ("iphoneos", "-mios-version-min=16.0", "-mios-version-min=26.0"),
         _ => return,
     };
     if xcrun(sdk, &["--find", "metal"]).is_none_or(|output| !output.status.success()) {
         return;
     }
-    let library = Path::new(&variable("OUT_DIR")).join("kernels.metallib").display().to_string();
     // The same language version, math mode and functions as at run time. Before Xcode 16 one option sets both.
-    let options = ["metal", "-std=metal3.0", system];
     let math = ["-fmetal-math-mode=safe", "-fmetal-math-fp32-functions=precise"];
-    let compile = |math: &[&str]| {
+    let compile = |version: &str, system: &str, library: &str, math: &[&str]| {
+        let library = Path::new(&variable("OUT_DIR")).join(library).display().to_string();
+        let options = ["metal", version, system];
         let output = xcrun(sdk, &[&options[..], math, &["-o", &library, "src/kernels.metal"]].concat())?;
         Some((output.status.success(), output))
     };
-    let output = match compile(&math) {
-        Some((false, _)) => compile(&["-fno-fast-math"]),
+    let plain = |math: &[&str]| compile("-std=metal3.0", system, "kernels.metallib", math);
+    let output = match plain(&math) {
+        Some((false, _)) => plain(&["-fno-fast-math"]),
         output => output,
     };
     match output.map(|(_, output)| output) {
@@ -37,6 +38,10 @@ fn main() {
                 println!("cargo::warning={line}");
             }
         }
+    }
+    // Metal 4 multiplies tensors. Compilers before Xcode 26 do not know it; the program compiles it at startup if the GPU does.
+    if let Some((true, _)) = compile("-std=metal4.0", newer, "tensor_kernels.metallib", &math) {
+        println!("cargo::rustc-cfg=tensor_metallib");
     }
 }
 

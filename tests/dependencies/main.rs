@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("forge-codegen", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-report", &["forge-ir", "forge-kernels", "forge-ops", "forge-planner"]),
     ("forge-sim", &["forge-kernels", "forge-msl"]),
-    ("forge-emulation", &["forge-sim"]),
+    ("forge-emulation", &["forge-msl", "forge-sim"]),
 ];
 
 /// Programs, which may depend on everything.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use tests::{Built, distance, emulated, forge, model, numbers};
+use tests::{Built, distance, emulated, emulated_with_tensors, forge, model, numbers};
 use xtask::metal::{MetalProgram, check_programs};
 
 /// The program of a model with the emulated Metal device, and a home directory for its cache.
@@ -173,6 +173,58 @@ fn simple_attention_computes_the_same_logits_with_another_kernel() {
     };
     let distance = distance(&logits(&[("FORGE_SIMPLE_ATTENTION", "1")]), &logits(&[]));
     assert!(distance > 0.0 && distance <= bound(built), "{distance:.1e}");
+}
+
+/// The logits of a prompt on a machine, and where the device says its kernels come from.
+fn prompt_logits(built: &Built, setup: &HostSetup<'_>) -> (Vec<f64>, String) {
+    let found = run_driver(built, setup, &[Request::greedy((1..40).collect(), 1, 60, (1, 1))], true);
+    let found = &found["results"][0];
+    assert_eq!((&found["error"], &found["violations"]), (&Value::Null, &json!([])), "{}", built.name());
+    (numbers(&found["logits"]), found["kernels"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Products of tensors add in another order than those of matrices, so logits are near, and not equal.
+#[test]
+fn tensor_operations_compute_the_same_logits() {
+    for built in emulated_with_tensors() {
+        let (plain, kernels) = prompt_logits(built, &HostSetup::default());
+        assert!(!kernels.contains("tensor operations"), "{kernels}");
+        let m5 = HostSetup { machine: Some("m5"), ..HostSetup::default() };
+        let (logits, kernels) = prompt_logits(built, &m5);
+        assert!(
+            kernels.starts_with("kernels compiled from source with Metal 4 tensor operations"),
+            "{kernels}"
+        );
+        let distance = distance(&logits, &plain);
+        assert!(distance > 0.0 && distance <= bound(built), "{}: {distance:.1e}", built.name());
+        let (same, kernels) = prompt_logits(built, &HostSetup { metallib: true, ..m5 });
+        assert!(kernels.contains("at build time with Metal 4 tensor operations"), "{kernels}");
+        assert_eq!(same, logits, "{}", built.name());
+    }
+}
+
+#[test]
+fn tensor_operations_that_do_not_work_are_not_used() {
+    let Some(built) = emulated_with_tensors().into_iter().next() else { return };
+    let plain = prompt_logits(built, &HostSetup::default()).0;
+    let off: &[(&str, &str)] = &[("FORGE_METAL_TENSORS", "0")];
+    let on: &[(&str, &str)] = &[("FORGE_METAL_TENSORS", "1")];
+    let wrong = "without tensor operations: products of tensors are wrong";
+    let missing = "without tensor operations: Encountered unlowered function call to __tensorops_impl";
+    let all = [
+        ("m5-wrong-tensors", &[][..], wrong),
+        ("m5-no-tensors", &[], missing),
+        ("m5-15", on, ""),
+        ("m5", off, ""),
+        ("mac", on, "with Metal 4 tensor operations"),
+    ];
+    for (machine, variables, expected) in all {
+        let setup = HostSetup { machine: Some(machine), variables, ..HostSetup::default() };
+        let (logits, kernels) = prompt_logits(built, &setup);
+        let (states, uses) = (kernels.contains(expected), kernels.contains("with Metal 4 tensor"));
+        assert!(states && uses == expected.starts_with("with "), "{machine} {variables:?}: {kernels}");
+        assert_eq!(logits == plain, !uses, "{machine} {variables:?}");
+    }
 }
 
 /// A limit of 0 commits at every barrier.

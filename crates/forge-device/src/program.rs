@@ -14,6 +14,8 @@ pub struct CompiledModel {
     pub metal: &'static str,
     /// The compiled Metal kernels, if Apple's compiler was installed at build time.
     pub metallib: Option<&'static [u8]>,
+    /// The same compiled as Metal 4, with products of tensors.
+    pub tensor_metallib: Option<&'static [u8]>,
     /// PTX by ascending compute capability; empty if the program was compiled without the CUDA target.
     pub ptx: &'static [Ptx],
     /// Constants of the model.

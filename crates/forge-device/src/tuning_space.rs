@@ -99,6 +99,7 @@ impl TuningSpace {
             directory: of.directory,
             metal: self.metal,
             metallib: None,
+            tensor_metallib: None,
             ptx: self.ptx,
             info: of.info,
             load: of.load,

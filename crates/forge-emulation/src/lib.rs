@@ -38,4 +38,5 @@ mod objc;
 
 pub use crate::counters::{Counts, counts, execute, labels, live_objects, take_violations};
 pub use crate::machine::{Machine, Matrices, machine, set_machine};
+pub use crate::metal::library::metallib;
 pub use crate::objc::runtime::emulate;

@@ -15,22 +15,24 @@ pub struct Machine {
     pub family: isize,
     /// Whether residency sets can be created.
     pub has_residency_sets: bool,
-    /// Results of matrix products.
+    /// Results of products of matrices of a simdgroup.
     pub matrices: Matrices,
+    /// Results of products of tensors, which are in macOS 26 and later.
+    pub tensors: Matrices,
     /// `recommendedMaxWorkingSetSize` in bytes.
     pub working_set: u64,
     /// `maxBufferLength` in bytes.
     pub max_buffer_length: usize,
 }
 
-/// How the emulated GPU multiplies matrices of a simdgroup.
+/// How the emulated GPU multiplies matrices of a simdgroup, or tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrices {
     /// Correctly.
     Correct,
     /// Without an error, but with wrong results.
     Wrong,
-    /// Not at all: kernels with matrices have no pipeline.
+    /// Not at all: kernels with such products have no pipeline.
     Missing,
 }
 
@@ -43,9 +45,13 @@ impl Machine {
         family: 9,
         has_residency_sets: true,
         matrices: Matrices::Correct,
+        tensors: Matrices::Correct,
         working_set: 48 << 30,
         max_buffer_length: 8 << 30,
     };
+
+    /// A Mac whose GPU has hardware for products of tensors.
+    pub const M5: Machine = Machine { family: 10, ..Machine::MAC };
 
     /// A hosted macOS virtual machine: an old GPU family without residency sets, but with matrices.
     pub const VIRTUAL: Machine = Machine {
@@ -57,12 +63,16 @@ impl Machine {
         ..Machine::MAC
     };
 
-    /// The machine of that name: `mac`, `mac-13` (macOS 13), `small` (64 KiB for the GPU), `virtual`, `wrong-matrices`, `no-matrices`,
-    /// `none` (no device).
+    /// The machine of that name: `mac`, `mac-13` (macOS 13), `m5`, `m5-15` (macOS 15), `m5-wrong-tensors`, `m5-no-tensors`,
+    /// `small` (64 KiB for the GPU), `virtual`, `wrong-matrices`, `no-matrices`, `none` (no device).
     pub fn named(name: &str) -> Option<Machine> {
         Some(match name {
             "mac" => Machine::MAC,
             "mac-13" => Machine { macos: 13, ..Machine::MAC },
+            "m5" => Machine::M5,
+            "m5-15" => Machine { macos: 15, ..Machine::M5 },
+            "m5-wrong-tensors" => Machine { tensors: Matrices::Wrong, ..Machine::M5 },
+            "m5-no-tensors" => Machine { tensors: Matrices::Missing, ..Machine::M5 },
             "small" => Machine { working_set: 1 << 16, ..Machine::MAC },
             "virtual" => Machine::VIRTUAL,
             "wrong-matrices" => Machine { matrices: Matrices::Wrong, ..Machine::VIRTUAL },
@@ -79,6 +89,8 @@ impl Machine {
             3001..=3003 => true,
             // Mac2 and Metal3.
             2002 | 5001 => self.family >= 7,
+            // Metal4.
+            5002 => self.family >= 7 && self.macos >= 26,
             _ => false,
         }
     }

@@ -2,17 +2,21 @@
 //!
 //! This module and [`crate::ptx`] do all I/O of the crate: they start clang and communicate through pipes.
 //! Clang parses the source as C++14 after `check/metal_check.h`, which declares the part of Metal's library
-//! that kernels may use.
+//! that kernels may use. A source with products of tensors is also parsed as Metal 4, as C++20 after
+//! `check/metal_tensor_check.h` too.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use forge_msl::{DeclError, TokenKind, edit, threadgroup_decls, tokenize};
+use forge_msl::{DeclError, TokenKind, edit, for_language, threadgroup_decls, tokenize};
 
 /// Declarations that replace `<metal_stdlib>`.
 pub const HEADER: &str = include_str!("../check/metal_check.h");
+
+/// Declarations of Metal 4.
+const TENSOR_HEADER: &str = include_str!("../check/metal_tensor_check.h");
 
 /// Minimum clang version that supports the header.
 const OLDEST: u32 = 15;
@@ -20,10 +24,9 @@ const OLDEST: u32 = 15;
 /// File name in diagnostics.
 pub(crate) const FILE: &str = "kernels.metal";
 
-const OPTIONS: [&str; 17] = [
+const OPTIONS: [&str; 16] = [
     "-x",
     "c++",
-    "-std=c++14",
     "-fsyntax-only",
     "-nostdinc",
     "-nostdinc++",
@@ -101,8 +104,13 @@ fn version(text: &str) -> Option<u32> {
 /// Checks a whole file, or an instance with its support units as [`crate::assemble`] returns it. Warnings are
 /// errors.
 pub fn check_text(clang: &Path, text: &str) -> Result<(), CheckError> {
-    let input = format!("{HEADER}\n#line 1 \"{FILE}\"\n{}", for_clang(text, "static ")?);
-    feed(clang, &OPTIONS, &input).map(|_| ())
+    let check = |standard, version, header| {
+        let text = for_clang(&for_language(text, version), "static ")?;
+        let input = format!("{HEADER}\n{header}\n#line 1 \"{FILE}\"\n{text}");
+        feed(clang, &[&[standard], &OPTIONS[..]].concat(), &input).map(|_| ())
+    };
+    check("-std=c++14", 300, "")?;
+    if text.contains("mpp::tensor_ops") { check("-std=c++20", 400, TENSOR_HEADER) } else { Ok(()) }
 }
 
 /// Runs clang on `input` and returns its output. Diagnostics are an error.
@@ -135,8 +143,9 @@ pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String
 /// C++ has no address spaces for automatic variables.
 pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, DeclError> {
     let tokens = tokenize(text)?;
-    let headers =
-        tokens.iter().filter(|token| token.kind == TokenKind::Directive && token.text.contains("<metal"));
+    let headers = tokens
+        .iter()
+        .filter(|token| token.kind == TokenKind::Directive && token.text.starts_with("#include"));
     let arrays = threadgroup_decls(text, &tokens)?.into_iter().map(|decl| decl.range.start..decl.range.start);
     let removed = headers.map(|token| (token.offset..token.end(), String::new()));
     Ok(edit(text, removed.chain(arrays.map(|place| (place, storage.to_owned())))))

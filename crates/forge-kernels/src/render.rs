@@ -14,6 +14,13 @@ use crate::spec::Spec;
 use crate::support;
 use forge_msl::KernelDecl;
 
+/// Headers of products of tensors.
+const TENSOR_INCLUDES: &str = "#if __METAL_VERSION__ >= 400
+#include <metal_tensor>
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+#endif
+";
+
 /// A kernel rendered for one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
@@ -51,7 +58,11 @@ pub fn assemble(instances: &[Instance], header: &str) -> String {
     if !header.is_empty() {
         file.push('\n');
     }
-    file.push_str("#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n");
+    file.push_str("#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\n");
+    if instances.iter().any(|instance| instance.text.contains("mpp::tensor_ops")) {
+        file.push_str(TENSOR_INCLUDES);
+    }
+    file.push_str("using namespace metal;\n");
     let called: Vec<&str> = instances.iter().flat_map(|instance| instance.support.iter().copied()).collect();
     let kernels = instances.iter().map(|instance| instance.text.as_str());
     for text in support::texts(&called).into_iter().chain(kernels) {

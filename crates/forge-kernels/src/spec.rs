@@ -132,6 +132,15 @@ pub enum Spec {
 }
 
 impl Spec {
+    /// Operand type of the tensors that the kernel multiplies in Metal 4; `None` if it multiplies none.
+    pub fn tensor_operand(&self) -> Option<Operand> {
+        match self {
+            Spec::Linear(linear) => Some(linear.layout.operand).filter(|_| linear.has_tensors()),
+            Spec::ExpertsTiles(tiles) => Some(tiles.layout.operand).filter(|_| tiles.has_tensors()),
+            _ => None,
+        }
+    }
+
     /// The operation, without the layout of its kernel.
     pub fn op(&self) -> KernelOp {
         match self {

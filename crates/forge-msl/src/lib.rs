@@ -26,7 +26,8 @@
 //! - `forge-kernels` keeps the [`KernelDecl`] of every rendered kernel; planner and code generator read it
 //!   from there. It also finds calls of support functions, and prepares the text for clang.
 //! - `forge-sim` keeps the [`Signature`] of every kernel that it executes, and rewrites and mutates the text
-//!   by tokens. `forge-emulation` reads the signatures from there.
+//!   by tokens. `forge-emulation` reads the signatures from there, and selects the branches for a version of
+//!   the language ([`for_language`]).
 //!
 //! # Language
 //!
@@ -39,6 +40,7 @@ mod edit;
 mod error;
 mod function;
 mod grid;
+mod language;
 mod parse;
 mod signature;
 mod threadgroup;
@@ -49,6 +51,7 @@ pub use crate::edit::{edit, line_breaks};
 pub use crate::error::{DeclError, DeclFault};
 pub use crate::function::{Function, called_names, functions};
 pub use crate::grid::Expr;
+pub use crate::language::for_language;
 pub use crate::signature::{Buffer, Builtin, Scalars, Signature};
 pub use crate::threadgroup::{ThreadgroupDecl, ThreadgroupVariable, threadgroup_decls};
 pub use crate::token::{Token, TokenKind, closing, split_list, tokenize};

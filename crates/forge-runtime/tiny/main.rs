@@ -18,6 +18,7 @@ static PROGRAM: runtime::program::CompiledModel = runtime::program::CompiledMode
     directory: env!("CARGO_MANIFEST_DIR"),
     metal: "",
     metallib: None,
+    tensor_metallib: None,
     ptx: &[],
     info: &model::INFO,
     load: model::Tiny::load,

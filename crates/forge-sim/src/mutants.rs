@@ -6,7 +6,8 @@ use crate::compile::clang::CompileError;
 use crate::compile::program::{Options, Program};
 use crate::sample::Sample;
 use forge_msl::{
-    DeclError, Function, Signature, Token, TokenKind, closing, functions, line_breaks, split_list, tokenize,
+    DeclError, Function, Signature, Token, TokenKind, closing, for_language, functions, line_breaks,
+    split_list, tokenize,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -57,8 +58,9 @@ pub enum MutantOutcome {
     NotRun,
 }
 
-/// All mutants of a source, in line order.
+/// All mutants of a source as Metal 3 sees it, in line order.
 pub fn mutants(text: &str) -> Result<Vec<Mutant>, DeclError> {
+    let text = &for_language(text, 300);
     let tokens = tokenize(text)?;
     let (kernels, functions) = (Signature::parse_all(text)?, functions(&tokens));
     let mut found = Vec::new();

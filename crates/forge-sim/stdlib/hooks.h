@@ -11,7 +11,8 @@ struct forge_simd_values {
     uint ready;  // set by the first lane that has computed `result`
     uint lanes;  // of this simdgroup
     uint lane;   // the caller's own: written at each return of forge_exchange
-    uint padding;
+    uint index;    // the caller's index in the threadgroup, and the threads of that: likewise
+    uint threads;
     alignas(64) uchar result[512];
     alignas(64) uchar value[32][32];
 };

@@ -1,5 +1,10 @@
 {# Multiplies the staged blocks and accumulates this simdgroup's quarter of the tile. #}
         // Multiply.
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+        products.run(left, right, sums);
+#else
+{% endif %}
         #pragma unroll
         for (uint k = 0u; k < 32u; k += 8u) {
             simdgroup_matrix<{{ x_element }}, 8, 8> left[{{ tile_rows // 16 }}];
@@ -36,3 +41,6 @@
 {% endif %}
             }
         }
+{% if has_tensors %}
+#endif
+{% endif %}

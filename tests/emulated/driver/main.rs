@@ -17,9 +17,13 @@ mod long_context;
 mod real_device;
 
 #[cfg(target_os = "linux")]
-use forge_emulation::{Machine, counts, emulate, execute, labels, live_objects, machine, set_machine, take_violations};
+use forge_emulation::{
+    Machine, counts, emulate, execute, labels, live_objects, machine, metallib, set_machine, take_violations,
+};
 #[cfg(not(target_os = "linux"))]
-use real_device::{Machine, counts, emulate, execute, labels, live_objects, machine, set_machine, take_violations};
+use real_device::{
+    Machine, counts, emulate, execute, labels, live_objects, machine, metallib, set_machine, take_violations,
+};
 use forge_runtime::device::{Device, RunAhead};
 use forge_runtime::sampling::device_sampling::{DeviceSampling, TokenWeights};
 use forge_runtime::engine::{Engine, Output};
@@ -157,8 +161,8 @@ pub fn run_job(program: &CompiledModel, job: &Job) -> Value {
     let named = named.unwrap_or(Machine::MAC);
     let max_buffer_length = job.max_buffer_length.unwrap_or(named.max_buffer_length);
     set_machine(Machine { max_buffer_length, ..named });
-    let metallib = job.metallib.then_some(program.metal.as_bytes());
-    let program = &CompiledModel { metallib, ..*program };
+    let library = |version| job.metallib.then(|| &*metallib(program.metal, version).leak());
+    let program = &CompiledModel { metallib: library(300), tensor_metallib: library(400), ..*program };
     let results: Vec<Value> = job.requests.iter().map(|request| generate(program, job, request)).collect();
     let failed = |failure: Error| json!(failure.to_string());
     let profiles = job.profile.then(|| profile(program, job).unwrap_or_else(failed));

@@ -31,6 +31,10 @@ pub fn machine() -> Machine {
 
 pub fn set_machine(_: Machine) {}
 
+pub fn metallib(source: &str, _: u32) -> Vec<u8> {
+    source.into()
+}
+
 pub fn emulate() {}
 
 pub fn execute(_: bool) {}

@@ -36,14 +36,20 @@ static DEVICE: Class = Class {
         "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(machine().supports_family(family)) }
         "newCommandQueue" => |device| -> Id { commands::queue(device.get::<Device>().0.clone()) }
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
+            let mut version = 300;
             match options.find::<foundation::Options>() {
-                Some(options) => options.violation().into_iter().for_each(report_violation),
+                Some(options) => {
+                    options.violation().into_iter().for_each(report_violation);
+                    version = options.version();
+                }
                 None => report_violation("the library is compiled without options, so with fast math".to_owned()),
             }
-            object_or_error(library::compile(&device.get::<Device>().0, &foundation::read(source)), error)
+            let library = library::compile(&device.get::<Device>().0, &foundation::read(source), version);
+            object_or_error(library, error)
         }
         "newLibraryWithData:error:" => |device, data: *const c_void, error: *mut Id| -> Id {
-            object_or_error(library::compile(&device.get::<Device>().0, &data::read(data)), error)
+            // What a compiler has made of a source has no branches for versions any more.
+            object_or_error(library::compile(&device.get::<Device>().0, &data::read(data), 300), error)
         }
         "newComputePipelineStateWithFunction:error:" => |_device, function: Id, error: *mut Id| -> Id {
             object_or_error(library::pipeline(function.get::<Rc<Function>>().as_ref().clone()), error)

@@ -4,6 +4,7 @@ use crate::machine::{Matrices, machine};
 use crate::metal::device::SharedGpu;
 use crate::objc::foundation;
 use crate::objc::object::{Class, Id, methods};
+use forge_msl::for_language;
 use forge_sim::{Kernel, Program};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -15,11 +16,21 @@ const NAMESPACE: &str = "using namespace metal;\n";
 const WRONG_MATRICES: &str =
     "#define simdgroup_multiply_accumulate(d, a, b, c) simdgroup_multiply_accumulate(d, a, a, c)\n";
 
+/// A product of tensors, and a wrong one.
+const TENSORS: [&str; 2] = ["products.run(left, right, sums)", "products.run(left, left, sums)"];
+
+/// Products that a source contains.
+#[derive(Clone, Copy)]
+struct Products {
+    of_matrices: bool,
+    of_tensors: bool,
+}
+
 /// A compiled source and its hash.
 struct Library {
     program: &'static Program,
     source: u64,
-    uses_matrices: bool,
+    products: Products,
 }
 
 /// One kernel of a library, as a function and as a pipeline.
@@ -27,8 +38,8 @@ pub(crate) struct Function {
     source: u64,
     program: &'static Program,
     index: usize,
-    /// Whether its library uses matrices of a simdgroup.
-    uses_matrices: bool,
+    /// The products of its library.
+    products: Products,
 }
 
 static LIBRARY: Class = Class {
@@ -36,9 +47,9 @@ static LIBRARY: Class = Class {
     method: methods! {
         "newFunctionWithName:" => |library, name: Id| -> Id {
             let (library, name) = (library.get::<Library>(), foundation::read(name));
-            let Library { program, source, uses_matrices } = *library;
+            let Library { program, source, products } = *library;
             let index = program.kernels().iter().position(|kernel| kernel.signature.name == name);
-            index.map_or(Id::NIL, |index| Id::new(&FUNCTION, Rc::new(Function { source, program, index, uses_matrices })))
+            index.map_or(Id::NIL, |index| Id::new(&FUNCTION, Rc::new(Function { source, program, index, products })))
         }
     },
 };
@@ -55,28 +66,43 @@ static PIPELINE: Class = Class {
     },
 };
 
-/// Compiles a library from source. Its code is never unloaded, because executed command buffers may refer to it. A device
-/// has one library.
-pub(crate) fn compile(shared: &SharedGpu, source: &str) -> Result<Id, String> {
-    let uses_matrices = source.contains("simdgroup_multiply_accumulate");
-    let text = match machine().matrices {
-        Matrices::Wrong if uses_matrices => {
-            source.replacen(NAMESPACE, &format!("{NAMESPACE}{WRONG_MATRICES}"), 1)
-        }
-        Matrices::Correct | Matrices::Missing | Matrices::Wrong => source.to_owned(),
+/// Compiles a library from source as a version of the language, 300 for 3.0. Its code is never unloaded, because executed
+/// command buffers may refer to it. A device has one library.
+pub(crate) fn compile(shared: &SharedGpu, source: &str, version: u32) -> Result<Id, String> {
+    if version >= 400 && machine().macos < 26 {
+        return Err(format!("invalid language version {version}"));
+    }
+    let mut text = for_language(source, version);
+    let products = Products {
+        of_matrices: text.contains("simdgroup_multiply_accumulate"),
+        of_tensors: text.contains("mpp::tensor_ops"),
     };
+    if products.of_matrices && machine().matrices == Matrices::Wrong {
+        text = text.replacen(NAMESPACE, &format!("{NAMESPACE}{WRONG_MATRICES}"), 1);
+    }
+    if products.of_tensors && machine().tensors == Matrices::Wrong {
+        text = text.replace(TENSORS[0], TENSORS[1]);
+    }
     let program: &'static Program =
         Box::leak(Box::new(Program::compile(&text).map_err(|error| error.to_string())?));
     shared.borrow_mut().load(program)?;
     let mut archive_key = DefaultHasher::new();
-    source.hash(&mut archive_key);
-    Ok(Id::new(&LIBRARY, Library { program, source: archive_key.finish(), uses_matrices }))
+    (source, version).hash(&mut archive_key);
+    Ok(Id::new(&LIBRARY, Library { program, source: archive_key.finish(), products }))
+}
+
+/// What a compiler makes of a source when a program is built, as a version of the language: here, the branches for it.
+pub fn metallib(source: &str, version: u32) -> Vec<u8> {
+    for_language(source, version).into_bytes()
 }
 
 /// Creates a pipeline from a function.
 pub(crate) fn pipeline(function: Rc<Function>) -> Result<Id, String> {
-    if function.uses_matrices && machine().matrices == Matrices::Missing {
+    if function.products.of_matrices && machine().matrices == Matrices::Missing {
         return Err("Encountered unlowered function call to air.simdgroup_matrix".to_owned());
+    }
+    if function.products.of_tensors && machine().tensors == Matrices::Missing {
+        return Err("Encountered unlowered function call to __tensorops_impl_matmul2d_op_run".to_owned());
     }
     Ok(Id::new(&PIPELINE, function))
 }

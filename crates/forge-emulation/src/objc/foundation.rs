@@ -63,6 +63,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// The language version as `__METAL_VERSION__` has it, 300 by default.
+    pub(crate) fn version(&self) -> u32 {
+        let [major, minor] = self.language.get().map_or([3, 0], |version| [version >> 16, version & 0xffff]);
+        (major * 100 + minor * 10) as u32
+    }
+
     /// A violation if the options permit results that deviate from the source.
     pub(crate) fn violation(&self) -> Option<String> {
         match (self.math.get(), self.functions.get(), self.language.get()) {

@@ -55,6 +55,8 @@ pub(crate) struct LinearContext<'a> {
     codes: bool,
     #[serde(flatten)]
     tile: Tile,
+    /// Whether Metal 4 multiplies tensors.
+    has_tensors: bool,
     threads: usize,
     /// Outputs per threadgroup.
     group_outputs: usize,
@@ -140,6 +142,7 @@ impl<'a> LinearContext<'a> {
             ahead: knobs.packets > 1,
             codes: knobs.codes,
             tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.layout.operand),
+            has_tensors: spec.has_tensors(),
             threads: 32 * if spec.layout.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
             grid: spec.op.outputs.div_ceil(group_outputs),

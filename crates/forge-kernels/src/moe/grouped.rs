@@ -40,6 +40,8 @@ pub(crate) struct TilesContext<'a> {
     record: usize,
     bias: bool,
     operand: crate::spec::Operand,
+    /// Whether Metal 4 multiplies tensors.
+    has_tensors: bool,
     /// Support function of the activation, or of the gated activation.
     gating: Option<&'static str>,
     /// Parameters of a clamped gate.
@@ -77,6 +79,7 @@ impl<'a> TilesContext<'a> {
             record: spec.op.record,
             bias: spec.op.bias,
             operand: spec.layout.operand,
+            has_tensors: spec.has_tensors(),
             gating: spec.op.gating.map(gating),
             limit: clamp.map(|(limit, _)| limit),
             sharpness: clamp.map_or(0.0, |(_, sharpness)| sharpness),

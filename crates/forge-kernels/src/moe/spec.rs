@@ -1,6 +1,7 @@
 //! Layouts of expert kernels.
 
 use crate::matmul::spec::{Operand, Rows};
+use crate::spec::ExpertsTilesKernel;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of experts: a lane holds 32 sort keys in registers.
@@ -57,6 +58,13 @@ impl ExpertsLayout {
             false if writes_partials => self,
             false => ExpertsLayout { rows_per_simdgroup, ..self },
         }
+    }
+}
+
+impl ExpertsTilesKernel {
+    /// Whether the kernel multiplies tensors in Metal 4.
+    pub(crate) fn has_tensors(&self) -> bool {
+        self.layout.operand == Operand::F16
     }
 }
 

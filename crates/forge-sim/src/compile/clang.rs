@@ -48,6 +48,8 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
     ("metal_atomic", "#include \"metal_stdlib\"\n"),
     ("metal_math", "#include \"metal_stdlib\"\n"),
     ("metal_compute", "#include \"metal_stdlib\"\n"),
+    ("metal_tensor", "#include \"metal_stdlib\"\n"),
+    ("MetalPerformancePrimitives/MetalPerformancePrimitives.h", "#include \"tensor.h\"\n"),
     ("types.h", include_str!("../../stdlib/types.h")),
     ("hooks.h", include_str!("../../stdlib/hooks.h")),
     ("math.h", include_str!("../../stdlib/math.h")),
@@ -55,13 +57,14 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
     ("simd.h", include_str!("../../stdlib/simd.h")),
     ("matrix.h", include_str!("../../stdlib/matrix.h")),
     ("atomic.h", include_str!("../../stdlib/atomic.h")),
+    ("tensor.h", include_str!("../../stdlib/tensor.h")),
 ];
 /// Time that a library stays in the cache after its last use.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 const HOOKS: &str = include_str!("../../stdlib/hooks.cpp");
 
 const COMMON: &[&str] =
-    &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
+    &["-x", "c++", "-std=c++20", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
 
 /// Compiler flags for instrumented code. A read before a write to the same address is instrumented too, because it may read
 /// uninitialized memory. Thread variables start as a pattern, floats as NaN, so that uninitialized values show in results.
@@ -123,6 +126,7 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     let work = tempfile::Builder::new().prefix("compile-").tempdir_in(&folder).map_err(|source| {
         CompileError::Io { what: format!("cannot write in {}", folder.display()), source }
     })?;
+    create(&work.path().join("MetalPerformancePrimitives"))?;
     for (name, text) in STANDARD_LIBRARY {
         write(&work.path().join(name), text)?;
     }

@@ -10,7 +10,8 @@ pub(crate) struct Rendezvous {
     ready: u32,
     lanes: u32,
     lane: u32,
-    padding: u32,
+    thread: u32,
+    threads: u32,
     result: Aligned<512>,
     value: Aligned<1024>,
 }
@@ -89,6 +90,8 @@ impl Engine {
                 Engine::pause(engine);
             }
             (*rendezvous).lane = lane as u32;
+            (*rendezvous).thread = (*engine).current as u32;
+            (*rendezvous).threads = (*engine).threads.len() as u32;
             rendezvous
         }
     }
@@ -208,7 +211,8 @@ impl Rendezvous {
             ready: 0,
             lanes: 0,
             lane: 0,
-            padding: 0,
+            thread: 0,
+            threads: 0,
             result: Aligned([0; 512]),
             value: Aligned([0; 1024]),
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 use forge_kernels::{Instance, Spec, assemble, render};
+use forge_msl::for_language;
 use forge_sim::{Counters, Program, Sim};
 
 /// The contents of a kernel's buffer.
@@ -23,11 +24,17 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     pub(crate) fn of(specs: impl IntoIterator<Item = Spec>) -> Kernels {
+        Kernels::of_language(specs, 300)
+    }
+
+    /// As this version of Metal's language sees them.
+    pub(crate) fn of_language(specs: impl IntoIterator<Item = Spec>, version: u32) -> Kernels {
         let instance = |(index, spec): (usize, Spec)| {
             render(&format!("kernel_{index}"), &spec).unwrap_or_else(|error| panic!("{error}: {spec:?}"))
         };
         let instances: Vec<Instance> = specs.into_iter().enumerate().map(instance).collect();
-        let program = Program::compile(&assemble(&instances, "")).unwrap_or_else(|error| panic!("{error}"));
+        let text = for_language(&assemble(&instances, ""), version);
+        let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
         Kernels { instances, program }
     }
 

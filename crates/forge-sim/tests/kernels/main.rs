@@ -16,7 +16,8 @@ use crate::recurrent::{chunks, recurrent_states};
 use cases::experts::{experts, experts_by_tiles, group, grouped, shared_experts};
 use cases::{Case, Launch, script};
 use forge_kernels::Spec;
-use forge_kernels::spec::Rows;
+use forge_kernels::spec::{Knobs, Operand, Rows};
+use forge_msl::for_language;
 use forge_ops::{
     Activation, Append, Argmax, Elementwise, Embed, Epilogue, Format, Function, Gating, LayerNorm, NormAdd,
     Pairing, RmsNorm, Rope, Sample, SliceColumns, Squares, UnaryOp,
@@ -24,6 +25,10 @@ use forge_ops::{
 use forge_oracle::matmul::SWIGLU;
 use forge_sim::mutants::MutantOutcome;
 use forge_sim::{Program, Replay, Samples, Weights, mutants};
+
+/// Versions of the language.
+const METAL_3: u32 = 300;
+const METAL_4: u32 = 400;
 
 fn others() -> Vec<Case> {
     let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
@@ -168,8 +173,40 @@ fn kernels_run_without_faults() {
     }
     cases.extend(chunks());
     cases.extend(expanded());
-    let script = script(&cases);
-    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    run_without_faults(&cases, METAL_3);
+}
+
+/// Kernels that multiply tensors in Metal 4.
+fn tensor_kernels(formats: &[Format]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &format in formats {
+        // A tile whose results are stored in two parts, and x in f32.
+        for (operand, tile_rows) in [(Operand::F16, 64), (Operand::F16Weights, 32)] {
+            let mut case = project(Rows::Many, format, 70, 66, Epilogue::Add);
+            if let Spec::Linear(linear) = &mut case.spec {
+                linear.layout.operand = operand;
+                linear.layout.knobs = Knobs { tile_rows, tile_outputs: 64, split: 1, ..linear.layout.knobs };
+            }
+            cases.push(case);
+        }
+        cases.extend(experts_by_tiles(format, &[]).into_iter().filter(|case| match &case.spec {
+            Spec::ExpertsTiles(tiles) => tiles.layout.operand == Operand::F16,
+            _ => false,
+        }));
+    }
+    cases
+}
+
+#[test]
+fn tensor_kernels_run_without_faults() {
+    run_without_faults(&tensor_kernels(&formats()), METAL_4);
+}
+
+/// Dispatches every case as a version of the language sees its kernel.
+fn run_without_faults(cases: &[Case], version: u32) {
+    let script = script(cases);
+    let text = for_language(&script.text, version);
+    let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
     let mut replay =
         Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
@@ -242,16 +279,27 @@ fn detects_kernel_mutants() {
     cases.extend(shared_experts(Format::Q8_0));
     cases.extend(chunks());
     cases.extend(expanded());
-    let script = script(&cases);
-    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    detect_mutants(&cases, METAL_3);
+}
+
+#[test]
+fn detects_tensor_kernel_mutants() {
+    detect_mutants(&tensor_kernels(&[Format::Q4_0, Format::Bf16]), METAL_4);
+}
+
+/// Injects every fault into the kernels of the cases, as a version of the language sees them. Each must be found.
+fn detect_mutants(cases: &[Case], version: u32) {
+    let script = script(cases);
+    let text = for_language(&script.text, version);
+    let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
     let mut replay =
         Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
     replay.sampling(Samples::new(4, 1 << 24));
     replay.run(&mut |_, _| ());
     let samples = replay.into_samples();
-    let planted = mutants::mutants(&script.text).unwrap_or_else(|error| panic!("{error}"));
-    let fates = mutants::run(&script.text, &planted, &samples, 20_000_000, &|_, _| ())
+    let planted = mutants::mutants(&text).unwrap_or_else(|error| panic!("{error}"));
+    let fates = mutants::run(&text, &planted, &samples, 20_000_000, &|_, _| ())
         .unwrap_or_else(|error| panic!("{error}"));
     let mut missed = Vec::new();
     let mut counts = [0, 0];
@@ -262,7 +310,7 @@ fn detects_kernel_mutants() {
             // no access is out of bounds.
             MutantOutcome::Different => counts[1] += 1,
             fate => {
-                let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
+                let line = text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
                 missed.push(format!(
                     "{} line {}: {}: {line}: {fate:?}",
                     mutant.kernel, mutant.line, mutant.change

@@ -32,7 +32,12 @@ fn taken(it: &LinearKernel, given: &LinearInputs) -> Vec<Expected> {
 
 /// Runs every projection with each batch size.
 pub(crate) fn check(projections: &[LinearKernel], rows: &[usize]) {
-    let kernels = Kernels::of(projections.iter().cloned().map(Spec::Linear));
+    check_language(projections, rows, 300);
+}
+
+/// The same as this version of Metal's language sees the kernels.
+pub(crate) fn check_language(projections: &[LinearKernel], rows: &[usize], version: u32) {
+    let kernels = Kernels::of_language(projections.iter().cloned().map(Spec::Linear), version);
     let mut random = Random(1);
     for (index, it) in projections.iter().enumerate() {
         let mut weight = Matrix::random(&mut random, it.op.format, it.op.outputs, it.op.inputs, 1.0);

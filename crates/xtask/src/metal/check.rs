@@ -60,10 +60,11 @@ fn check(program: &MetalProgram, variables: &[(&str, &str)]) -> Result<(u64, Str
         return Err(format!("the logits on {device} differ from the reference: {verified}"));
     }
     // Kernels precompiled by Apple's tools and kernels compiled at start.
-    // Prefill attention by the kernel for small batches.
+    // Prefill attention by the kernel for small batches. GEMM with tensors, where Metal 4 has them.
     for (variable, kernels) in [
         ("FORGE_METAL_SOURCE", "kernels compiled at start"),
         ("FORGE_SIMPLE_ATTENTION", "simple attention kernels"),
+        ("FORGE_METAL_TENSORS", "tensor operations"),
     ] {
         let variables = [variables, &[(variable, "1")]].concat();
         let verified: Value = serde_json::from_str(&self::run(program, &["verify", "--json"], &variables)?)

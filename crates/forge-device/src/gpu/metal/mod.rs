@@ -21,7 +21,7 @@ use crate::gpu::chip_bandwidth;
 use crate::gpu::metal::device::{Commands, Submitted, system_device};
 use crate::gpu::metal::encoder::Encoding;
 use crate::gpu::metal::expert_streaming::ExpertStreaming;
-use crate::gpu::metal::library::source;
+use crate::gpu::metal::library::{Language, source};
 use crate::gpu::metal::pipelines::archive_path;
 use crate::gpu::metal_backend::{MetalBackend, MetalGpu, validation_layer};
 use crate::offload::CacheStats;
@@ -53,10 +53,11 @@ pub fn find() -> Result<MetalGpu, String> {
     })
 }
 
-/// Describes where a program's kernels come from and where its pipelines are cached, without opening the
-/// device.
+/// Describes where a program's kernels come from and where its pipelines are cached, without compiling them.
 pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
-    let kept = cache.map(|cache| archive_path(program, cache));
+    let language = autoreleasepool(|_| system_device().map(|device| Language::of(&device, program).0));
+    let language = language.unwrap_or(Language::Metal3);
+    let kept = cache.map(|cache| archive_path(program, language, cache));
     let kept = match kept {
         Some(_) if validation_layer().is_some() => {
             "pipelines are not saved under Metal validation".to_owned()
@@ -65,7 +66,7 @@ pub fn route(program: &CompiledModel, cache: Option<&Path>) -> String {
         Some(path) => format!("pipelines will be saved to {}", path.display()),
         None => "pipelines are not saved".to_owned(),
     };
-    format!("kernels {}; {kept}", source(program))
+    format!("kernels {}; {kept}", source(program, language))
 }
 
 impl MetalDevice {

@@ -5,7 +5,7 @@
 //! cannot be written, programs only start more slowly.
 
 use crate::device::Kernel;
-use crate::gpu::metal::library::{explain, library, metallib};
+use crate::gpu::metal::library::{Language, explain, library, metallib};
 use crate::gpu::metal_backend::validation_layer;
 use crate::program::CompiledModel;
 use block2::RcBlock;
@@ -38,10 +38,10 @@ pub(crate) struct Pipelines {
 }
 
 /// Path of a program's archive.
-pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
+pub(crate) fn archive_path(program: &CompiledModel, language: Language, cache: &Path) -> PathBuf {
     let mut content = DefaultHasher::new();
-    program.metal.hash(&mut content);
-    metallib(program).hash(&mut content);
+    (program.metal, language).hash(&mut content);
+    metallib(program, language).hash(&mut content);
     cache.join(format!("pipelines-{:016x}.metalarchive", content.finish()))
 }
 
@@ -49,15 +49,37 @@ pub(crate) fn archive_path(program: &CompiledModel, cache: &Path) -> PathBuf {
 pub(crate) type Report<'a> = &'a mut dyn FnMut(usize, usize);
 
 impl Pipelines {
-    /// Creates the pipelines, with the archive in the folder `cache` if given.
+    /// Creates the pipelines, with the archive in the folder `cache` if given. If products of tensors do not
+    /// work, those of matrices replace them.
     pub(crate) fn make(
         device: &Metal,
         program: &CompiledModel,
         cache: Option<&Path>,
         report: Report<'_>,
     ) -> Result<Pipelines, String> {
+        let (language, mut trouble) = Language::of(device, program);
+        if language == Language::Metal4 {
+            match Pipelines::of_language(device, program, language, cache, report) {
+                Ok(pipelines) => return Ok(pipelines),
+                Err(why) => trouble = Some(why),
+            }
+        }
+        let mut pipelines = Pipelines::of_language(device, program, Language::Metal3, cache, report)?;
+        if let Some(why) = trouble {
+            pipelines.route = format!("{}; without tensor operations: {why}", pipelines.route);
+        }
+        Ok(pipelines)
+    }
+
+    fn of_language(
+        device: &Metal,
+        program: &CompiledModel,
+        language: Language,
+        cache: Option<&Path>,
+        report: Report<'_>,
+    ) -> Result<Pipelines, String> {
         let start = Instant::now();
-        let (library, source) = library(device, program)?;
+        let (library, source) = library(device, program, language)?;
         let mut described = Vec::new();
         for kernel in program.kernels {
             let name = NSString::from_str(kernel.name);
@@ -70,7 +92,7 @@ impl Pipelines {
             described.push((*kernel, descriptor));
         }
         let layer = validation_layer();
-        let archive = cache.filter(|_| layer.is_none()).map(|cache| archive_path(program, cache));
+        let archive = cache.filter(|_| layer.is_none()).map(|cache| archive_path(program, language, cache));
         let found = archive.as_deref().and_then(|path| found(device, &described, path));
         let (pipelines, kept) = match (found, archive) {
             (Some(pipelines), Some(path)) => (pipelines, format!("pipelines from {}", path.display())),

@@ -1,0 +1,128 @@
+// Tensors of Metal 4 and their products, as Apple's header MPPTensorOpsMatMul2d.h describes them: tensors over memory,
+// products by the simdgroups of a threadgroup, sums in registers. How elements are distributed over threads is left open
+// there, and some of a thread's may be invalid. Here the first of each thread is, and the others are neighbors in a row.
+#pragma once
+
+namespace metal {
+struct bfloat {
+    ushort bits;
+    inline __attribute__((always_inline)) explicit operator float() const {
+        return __builtin_bit_cast(float, uint(bits) << 16);
+    }
+};
+
+template <class T, int Count> struct array {
+    T elements[Count];
+    inline __attribute__((always_inline)) T& operator[](int index) { return elements[index]; }
+    inline __attribute__((always_inline)) const T& operator[](int index) const { return elements[index]; }
+};
+
+template <class Index, int Rank> struct dextents {
+    Index extents[Rank];
+    template <class... Each> inline __attribute__((always_inline)) dextents(Each... each) : extents{Index(each)...} {
+        static_assert(sizeof...(Each) == Rank, "an extent for each dimension");
+    }
+    inline __attribute__((always_inline)) Index extent(int dimension) const { return extents[dimension]; }
+};
+
+struct tensor_inline {};
+
+// Extents and strides begin with the dimension of neighbors in memory.
+template <class T, class Extents, class Tag> struct tensor {
+    typedef T element;
+    T* data;
+    Extents size;
+    array<int, 2> strides;
+    inline __attribute__((always_inline)) tensor(T* data, Extents size, array<int, 2> strides)
+        : data(data), size(size), strides(strides) {}
+};
+
+template <int Count> struct execution_simdgroups {
+    static constexpr int count = Count;
+};
+}
+
+namespace mpp::tensor_ops {
+struct matmul2d_descriptor {
+    enum class mode { multiply, multiply_accumulate };
+    int m, n, k;
+    bool transpose_left, transpose_right, relaxed_precision;
+    mode matmul_mode;
+    constexpr matmul2d_descriptor(int m, int n, int k, bool transpose_left = false, bool transpose_right = false,
+                                  bool relaxed_precision = false, mode matmul_mode = mode::multiply)
+        : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
+          relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
+};
+
+// The caller's index in the threadgroup, once all lanes of its simdgroup are here.
+FORGE_OUTLINED uint forge_thread_of(uint threads, void* where) {
+    forge_simd_values* values = forge_exchange(&threads, sizeof(threads), where);
+    // An operation of more or fewer simdgroups than were dispatched is undefined.
+    return values->threads == threads ? values->index : ~0u;
+}
+
+// The sums of a thread: an invalid element, and its part of a row. The invalid element is the index of the first sum, so
+// that whoever writes it gets other results. (All members have one type, because a pattern of several types would be copied
+// from memory that no kernel has.)
+template <class T, int Rows, int Columns, int Threads> struct cooperative_tensor {
+    static constexpr int each = Rows * Columns / Threads;
+    static_assert(each * Threads == Rows * Columns && Columns % each == 0, "threads hold equal parts of rows");
+    T held[each + 1];
+    inline __attribute__((always_inline)) int first() const { return int(held[0]); }
+    inline __attribute__((always_inline)) ushort get_capacity() const { return each + 1; }
+    inline __attribute__((always_inline)) bool is_valid_element(ushort index) const { return index != 0; }
+    inline __attribute__((always_inline)) T& operator[](ushort index) { return held[index]; }
+    inline __attribute__((always_inline)) metal::array<int, 2> get_multidimensional_index(ushort index) const {
+        if (index == 0) return {-1, -1};
+        int element = first() + index - 1;
+        return {element % Columns, element / Columns};
+    }
+};
+
+template <class A, class B> constexpr bool forge_are_factors() {
+    using forge_half = half;
+    constexpr bool a_half = forge_same<A, forge_half>::value, b_half = forge_same<B, forge_half>::value;
+    constexpr bool a_float = forge_same<A, float>::value, b_float = forge_same<B, float>::value;
+    constexpr bool a_bfloat = forge_same<A, metal::bfloat>::value, b_bfloat = forge_same<B, metal::bfloat>::value;
+    return (a_half || a_float || a_bfloat) && (b_half || b_float || b_bfloat);
+}
+
+template <matmul2d_descriptor Shape, class Scope> struct matmul2d {
+    static_assert(Shape.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate && !Shape.transpose_left
+                      && Shape.transpose_right && !Shape.relaxed_precision,
+                  "other products are not emulated");
+    static constexpr int threads = 32 * Scope::count;
+    template <class T> using sums = cooperative_tensor<T, Shape.m, Shape.n, threads>;
+
+    template <class Left, class Right, class T>
+    inline __attribute__((always_inline)) sums<T> get_destination_cooperative_tensor() const {
+        static_assert(forge_are_factors<typename Left::element, typename Right::element>() && forge_same<T, float>::value,
+                      "no product of these types");
+        sums<T> sums;
+        sums.held[0] = T(forge_thread_of(threads, FORGE_HERE) * sums.each);
+        return sums;
+    }
+
+    // left is [m, k] and right [n, k], row by row. What lies beyond their extents counts as 0.
+    template <class Left, class Right, class T>
+    inline __attribute__((always_inline)) void run(Left& left, Right& right, sums<T>& sums) const {
+        forge_thread_of(threads, FORGE_HERE);
+        const int row = sums.first() / Shape.n, column = sums.first() % Shape.n;
+        float factors[Shape.k];
+        for (int k = 0; k < Shape.k; k++) {
+            const bool exists = row < left.size.extent(1) && k < left.size.extent(0);
+            factors[k] = exists ? float(left.data[row * left.strides[1] + k * left.strides[0]]) : 0.0f;
+        }
+        for (int i = 0; i < sums.each; i++) {
+            // The order of additions is left open: here, unlike products of matrices, those of a product come first.
+            float sum = 0.0f;
+            for (int k = 0; k < Shape.k; k++) {
+                const bool exists = column + i < right.size.extent(1) && k < right.size.extent(0);
+                const auto* factor = right.data + (column + i) * right.strides[1] + k * right.strides[0];
+                sum += factors[k] * (exists ? float(*factor) : 0.0f);
+            }
+            sums.held[i + 1] += sum;
+        }
+    }
+};
+}
