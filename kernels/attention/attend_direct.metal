@@ -83,6 +83,11 @@ kernel void {{ name }}(
     uint2 group [[threadgroup_position_in_grid]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+{% if has_tensors %}
+#if __METAL_VERSION__ >= 400
+{% include "attention/parts/attend_tensors" %}
+#else
+{% endif %}
     const uint first = group.x * {{ rows_each }}u;
     const uint last = args.rows - 1u;
     const uint first_head = group.y * {{ heads_each }}u;
@@ -349,4 +354,7 @@ kernel void {{ name }}(
             }
         }
     }
+{% if has_tensors %}
+#endif
+{% endif %}
 }

@@ -18,6 +18,7 @@ struct dextents {
 };
 
 struct tensor_inline;
+constexpr ulong dynamic_extent = ~0ul;
 
 template <class T, class Extents, class Tag>
 struct tensor {
@@ -38,7 +39,7 @@ struct matmul2d_descriptor {
     bool transpose_left, transpose_right, relaxed_precision;
     mode matmul_mode;
     constexpr matmul2d_descriptor(
-        int m, int n, int k, bool transpose_left = false, bool transpose_right = false, bool relaxed_precision = false,
+        int m, int n, int k = static_cast<int>(metal::dynamic_extent), bool transpose_left = false, bool transpose_right = false, bool relaxed_precision = false,
         mode matmul_mode = mode::multiply)
         : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
           relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
@@ -52,14 +53,25 @@ struct sums {
     T& operator[](ushort);
 };
 
-// The types of factors with sums in f32. What multiplies f32 on the left has no such declaration for bytes.
+// The element of a tensor, without its address space.
+template <class Tensor>
+struct element {};
+template <class T, class Extents, class Tag>
+struct element<metal::tensor<threadgroup T, Extents, Tag>> {
+    typedef T type;
+};
+template <class T, class Extents, class Tag>
+struct element<metal::tensor<device T, Extents, Tag>> {
+    typedef T type;
+};
+
+// The types of factors with sums in f32.
 template <class Left, class Right>
 struct factors {};
-#define FACTORS(left, right)                                          \
-    template <class E, class F, class T>                              \
-    struct factors<                                                   \
-        metal::tensor<threadgroup left, E, T>, metal::tensor<threadgroup right, F, T>> { \
-        typedef sums<float> result;                                   \
+#define FACTORS(left, right)        \
+    template <>                     \
+    struct factors<left, right> {   \
+        typedef sums<float> result; \
     };
 FACTORS(half, half)
 FACTORS(half, float)
@@ -77,7 +89,7 @@ struct matmul2d {
     template <class Left, class Right, class Sums>
     void run(Left&, Right&, Sums&) const;
     template <class Left, class Right, class T>
-    typename factors<Left, Right>::result get_destination_cooperative_tensor() const;
+    typename factors<typename element<Left>::type, typename element<Right>::type>::result get_destination_cooperative_tensor() const;
 };
 
 }  // namespace tensor_ops

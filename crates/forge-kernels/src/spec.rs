@@ -137,6 +137,9 @@ impl Spec {
         match self {
             Spec::Linear(linear) => Some(linear.layout.operand).filter(|_| linear.has_tensors()),
             Spec::ExpertsTiles(tiles) => Some(tiles.layout.operand).filter(|_| tiles.has_tensors()),
+            Spec::AttendTiled(attend) => {
+                Some(Operand::F16).filter(|_| crate::attention::direct::has_tensors(attend))
+            }
             _ => None,
         }
     }

@@ -21,6 +21,7 @@
 use crate::cursor::Cursor;
 use crate::error::{DeclError, DeclFault, Result};
 use crate::grid::{Expr, parse_grid};
+use crate::language::for_language;
 use crate::parse::{ParsedKernel, Source, Struct};
 use crate::signature::{Buffer, Builtin, Scalars, Signature};
 use crate::threadgroup::threadgroup_bytes;
@@ -86,8 +87,9 @@ impl KernelDecl {
         }
     }
 
-    /// Parses every kernel of a file.
+    /// Parses every kernel of a file, as Metal 3 sees it.
     pub fn parse_all(text: &str) -> Result<Vec<KernelDecl>> {
+        let text = &for_language(text, 300);
         let tokens = tokenize(text)?;
         let Source { kernels, structs } = Source::parse(&tokens)?;
         kernels.into_iter().map(|kernel| checked(text, kernel, &structs)).collect()

@@ -26,6 +26,7 @@ template <class Index, int Rank> struct dextents {
 };
 
 struct tensor_inline {};
+constexpr size_t dynamic_extent = ~size_t(0);
 
 // Extents and strides begin with the dimension of neighbors in memory.
 template <class T, class Extents, class Tag> struct tensor {
@@ -48,7 +49,7 @@ struct matmul2d_descriptor {
     int m, n, k;
     bool transpose_left, transpose_right, relaxed_precision;
     mode matmul_mode;
-    constexpr matmul2d_descriptor(int m, int n, int k, bool transpose_left = false, bool transpose_right = false,
+    constexpr matmul2d_descriptor(int m, int n, int k = static_cast<int>(metal::dynamic_extent), bool transpose_left = false, bool transpose_right = false,
                                   bool relaxed_precision = false, mode matmul_mode = mode::multiply)
         : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
           relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
@@ -88,9 +89,9 @@ template <class A, class B> constexpr bool forge_are_factors() {
 }
 
 template <matmul2d_descriptor Shape, class Scope> struct matmul2d {
-    static_assert(Shape.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate && !Shape.transpose_left
-                      && Shape.transpose_right && !Shape.relaxed_precision,
-                  "other products are not emulated");
+    static_assert(!Shape.transpose_left && !Shape.relaxed_precision, "such products are not emulated");
+    // Columns of the factors, or none if those of the left factor count.
+    static constexpr int columns = Shape.k == static_cast<int>(metal::dynamic_extent) ? 0 : Shape.k;
     static constexpr int threads = 32 * Scope::count;
     template <class T> using sums = cooperative_tensor<T, Shape.m, Shape.n, threads>;
 
@@ -103,25 +104,24 @@ template <matmul2d_descriptor Shape, class Scope> struct matmul2d {
         return sums;
     }
 
-    // left is [m, k] and right [n, k], row by row. What lies beyond their extents counts as 0.
+    // left is [m, k], and right [k, n] or [n, k] if transposed. Rows and outputs beyond the extents count as 0. Columns are
+    // not compared with the extents, unless they are dynamic.
     template <class Left, class Right, class T>
     inline __attribute__((always_inline)) void run(Left& left, Right& right, sums<T>& sums) const {
         forge_thread_of(threads, FORGE_HERE);
-        const int row = sums.first() / Shape.n, column = sums.first() % Shape.n;
-        float factors[Shape.k];
-        for (int k = 0; k < Shape.k; k++) {
-            const bool exists = row < left.size.extent(1) && k < left.size.extent(0);
-            factors[k] = exists ? float(left.data[row * left.strides[1] + k * left.strides[0]]) : 0.0f;
-        }
+        constexpr int across = Shape.transpose_right ? 0 : 1;
+        const int row = sums.first() / Shape.n, output = sums.first() % Shape.n;
+        const int count = columns ? columns : left.size.extent(0);
         for (int i = 0; i < sums.each; i++) {
             // The order of additions is left open: here, unlike products of matrices, those of a product come first.
             float sum = 0.0f;
-            for (int k = 0; k < Shape.k; k++) {
-                const bool exists = column + i < right.size.extent(1) && k < right.size.extent(0);
-                const auto* factor = right.data + (column + i) * right.strides[1] + k * right.strides[0];
-                sum += factors[k] * (exists ? float(*factor) : 0.0f);
+            const bool exists = row < left.size.extent(1) && output + i < right.size.extent(1 - across);
+            for (int k = 0; k < count && exists; k++) {
+                const float factor = float(left.data[row * left.strides[1] + k * left.strides[0]]);
+                sum += factor * float(right.data[(output + i) * right.strides[1 - across] + k * right.strides[across]]);
             }
-            sums.held[i + 1] += sum;
+            constexpr bool adds = Shape.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
+            sums.held[i + 1] = adds ? sums.held[i + 1] + sum : sum;
         }
     }
 };

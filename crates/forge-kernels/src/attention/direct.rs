@@ -53,6 +53,19 @@ impl Packets {
     }
 }
 
+/// Positions of a tile of tensors.
+const TENSOR_TILE: usize = 32;
+
+/// Maximum head width with tensors: queries and scores take 16 KB of threadgroup memory.
+const WIDEST_TENSOR: usize = 128;
+
+/// Whether `attend_direct` multiplies tensors in Metal 4. They are f16, and positions have equal distances.
+pub(crate) fn has_tensors(spec: &AttendKernel) -> bool {
+    let op = &spec.op;
+    let fits = op.width.is_multiple_of(16) && op.width <= WIDEST_TENSOR;
+    spec.layout.knobs.lines == DIRECT_LINES && op.cache == Format::F16 && op.ring.is_none() && fits
+}
+
 fn keeps_queries(loads: Packets) -> bool {
     loads.padded <= WIDEST_QUERIES
 }
@@ -82,6 +95,9 @@ pub(crate) struct DirectContext<'a> {
     matrices: usize,
     /// Whether queries stay in registers.
     keeps_queries: bool,
+    /// Whether Metal 4 multiplies tensors, with this many positions in a tile.
+    has_tensors: bool,
+    tensor_tile: usize,
 }
 
 impl<'a> DirectContext<'a> {
@@ -115,6 +131,8 @@ impl<'a> DirectContext<'a> {
             tile: spec.layout.knobs.tile,
             matrices: loads.padded / 8,
             keeps_queries: keeps_queries(loads),
+            has_tensors: has_tensors(spec),
+            tensor_tile: TENSOR_TILE,
         }
     }
 }

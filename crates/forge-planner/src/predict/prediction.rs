@@ -4,6 +4,7 @@ use crate::plan::workload::Workload;
 use crate::plan::{Plan, Section, Step};
 use crate::predict::chips::Chip;
 use crate::predict::cost::{Cost, step_cost};
+use forge_kernels::spec::Operand;
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -221,10 +222,11 @@ fn step_time(
 /// Operations per second of the execution units that a kernel uses.
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
+        _ if spec.tensor_operand() == Some(Operand::F16) => chip.tensor_rate(),
         Spec::Linear(linear) if !linear.layout.rows.is_decode() || linear.layout.knobs.codes => {
             chip.matrix_rate()
         }
-        Spec::AttendTiled(_) | Spec::DeltaChunks(_) => chip.matrix_rate(),
+        Spec::AttendTiled(_) | Spec::DeltaChunks(_) | Spec::ExpertsTiles(_) => chip.matrix_rate(),
         _ => chip.f32_rate(),
     }
 }

@@ -12,27 +12,42 @@ use forge_oracle::{Batch, Random, to_f64, values_of};
 
 #[test]
 fn attention_matches_the_reference_for_few_and_many_rows() {
-    check_attention(&shapes());
+    check_attention(&shapes(), METAL_3);
 }
 
 #[test]
 fn attention_matches_the_reference_in_every_layout() {
-    check_attention(&other_layouts());
+    check_attention(&other_layouts(), METAL_3);
 }
 
 #[test]
 fn attention_on_apple_gpus_matches_the_reference() {
-    check_attention(&on_apple_gpus());
+    check_attention(&on_apple_gpus(), METAL_3);
+}
+
+#[test]
+fn attention_with_tensors_matches_the_reference() {
+    let mut shapes = on_apple_gpus();
+    shapes.retain(|shape| shape.tiled().tensor_operand().is_some());
+    assert!(shapes.len() >= 4, "{}", shapes.len());
+    check_attention(&shapes, METAL_4);
 }
 
 #[test]
 fn attention_with_matrix_units_matches_the_reference() {
-    check_attention(&with_matrix_units());
+    check_attention(&with_matrix_units(), METAL_3);
 }
 
-fn check_attention(shapes: &[Shape]) {
-    let kernels =
-        Kernels::of(shapes.iter().flat_map(|shape| [shape.split(false), shape.tiled(), shape.join()]));
+/// Versions of Metal's language.
+const METAL_3: u32 = 300;
+const METAL_4: u32 = 400;
+
+/// The tolerance of tensors, for values up to 1: queries and weights are rounded to 11 bits.
+const TENSOR_ERROR: f64 = 1e-3;
+
+fn check_attention(shapes: &[Shape], version: u32) {
+    let specs = shapes.iter().flat_map(|shape| [shape.split(false), shape.tiled(), shape.join()]);
+    let kernels = Kernels::of_language(specs, version);
     let mut random = Random(2);
     for (index, shape) in shapes.iter().enumerate() {
         let (op, cache) = (shape.layer.attend(), shape.layer.kv_cache());
@@ -80,7 +95,9 @@ fn check_attention(shapes: &[Shape]) {
             check(&kernels.run(3 * index + 2, &scalars, &inputs_of_join)[0]);
             // Tiles need adjacent rows of one sequence.
             if batch.slots.windows(2).filter(|pair| pair[0] != pair[1]).count() < 2 {
-                check(&kernels.run(3 * index + 1, &shape.scalars(rows, 1), &inputs(whole))[0]);
+                let found = kernels.run(3 * index + 1, &shape.scalars(rows, 1), &inputs(whole));
+                let error = if version == METAL_4 { TENSOR_ERROR } else { shape.attention_error() };
+                compare(shape, &found[0], values_of(&expected), error);
             }
         }
     }

@@ -13,6 +13,7 @@ use inputs::{Content, capacity};
 use std::collections::BTreeMap;
 
 /// A kernel, and its dispatches with their rows.
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) spec: Spec,
     pub(crate) launches: Vec<Launch>,

@@ -197,9 +197,26 @@ fn tensor_kernels(formats: &[Format]) -> Vec<Case> {
     cases
 }
 
+/// Prefill attention that multiplies tensors in Metal 4, with every option.
+fn tensor_attention() -> Vec<Case> {
+    let plain = AttentionVariant::default();
+    let all = AttentionVariant { window: Some(40), softcap: Some(5.0), sinks: true, ..plain };
+    let gated = AttentionVariant { gated: true, ..plain };
+    let variants = [(64, 6, 2, plain), (16, 5, 1, all), (128, 4, 1, gated)];
+    let mut cases: Vec<Case> = variants
+        .into_iter()
+        .flat_map(|(width, query_heads, key_heads, extras)| {
+            attention(width, query_heads, key_heads, Format::F16, extras)
+        })
+        .collect();
+    cases.retain(|case| case.spec.tensor_operand().is_some());
+    assert_eq!(cases.len(), variants.len());
+    cases
+}
+
 #[test]
 fn tensor_kernels_run_without_faults() {
-    run_without_faults(&tensor_kernels(&formats()), METAL_4);
+    run_without_faults(&[tensor_kernels(&formats()), tensor_attention()].concat(), METAL_4);
 }
 
 /// Dispatches every case as a version of the language sees its kernel.
@@ -284,7 +301,8 @@ fn detects_kernel_mutants() {
 
 #[test]
 fn detects_tensor_kernel_mutants() {
-    detect_mutants(&tensor_kernels(&[Format::Q4_0, Format::Bf16]), METAL_4);
+    let kernels = tensor_kernels(&[Format::Q4_0, Format::Bf16]);
+    detect_mutants(&[kernels, tensor_attention()].concat(), METAL_4);
 }
 
 /// Injects every fault into the kernels of the cases, as a version of the language sees them. Each must be found.
