@@ -1,7 +1,7 @@
 //! The examples, with the commands that users type.
 //!
-//! `first-steps` and `apple-app` build the crate's own copy of the runtime, with the features that the model needs. The
-//! others use the runtime that the programs of the other tests use, which is compiled by then.
+//! `first-steps` builds the crate's own copy of the runtime, with the features that the model needs. The others use the
+//! runtime that the programs of the other tests use, which is compiled by then.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -116,7 +116,7 @@ fn outline_example() {
 fn apple_app_example() {
     let copy = copy_example("apple-app", &["Cargo.toml", "src/lib.rs"]);
     let model = copy.join("model");
-    let mut compile = Command::new(forge());
+    let mut compile = Command::new(forge_with_shared_runtime());
     compile.arg("compile").arg(root().join("examples/fable")).arg("-o").arg(&model);
     run(compile.args(["--name", "model", "--force"]));
     run_example(Command::new(env!("CARGO")).args(["build", "--release"]).current_dir(&copy), forge());
