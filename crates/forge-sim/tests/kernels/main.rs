@@ -215,6 +215,7 @@ fn tensor_attention() -> Vec<Case> {
 }
 
 #[test]
+#[cfg_attr(feature = "gpu", ignore = "NVIDIA GPUs have no tensors of Metal 4")]
 fn tensor_kernels_run_without_faults() {
     run_without_faults(&[tensor_kernels(&formats()), tensor_attention()].concat(), METAL_4);
 }
@@ -300,6 +301,7 @@ fn detects_kernel_mutants() {
 }
 
 #[test]
+#[cfg_attr(feature = "gpu", ignore = "NVIDIA GPUs have no tensors of Metal 4")]
 fn detects_tensor_kernel_mutants() {
     let kernels = tensor_kernels(&[Format::Q4_0, Format::Bf16]);
     detect_mutants(&[kernels, tensor_attention()].concat(), METAL_4);
