@@ -3,10 +3,12 @@
     // Metal 4: the simdgroups share {{ lines }} query rows and multiply tensors, {{ tensor_tile }} positions at a time.
     // Keys and values are tensors over the cache. Queries and weights are rounded to f16. Four lanes share a
     // query row of scores.
-    threadgroup half queries[{{ lines * pitch }}];
+    threadgroup half4 query_memory[{{ lines * pitch // 4 }}];
     threadgroup float scores[{{ lines * (tensor_tile + 4) }}];
-    threadgroup half weights[{{ lines * (tensor_tile + 8) }}];
+    threadgroup half4 weight_memory[{{ lines * (tensor_tile + 8) // 4 }}];
     threadgroup float row_factors[{{ lines }}];
+    threadgroup half* queries = (threadgroup half*)query_memory;
+    threadgroup half* weights = (threadgroup half*)weight_memory;
     const uint thread_id = simdgroup_id * 32u + lane;
     const uint own_row = thread_id / 4u;
     const uint part = thread_id % 4u;
