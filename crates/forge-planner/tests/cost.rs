@@ -226,6 +226,21 @@ fn attention_is_less_than_a_third_of_a_long_prompt_on_apple_gpus() {
     }
 }
 
+/// The report plots steps below this rate.
+#[test]
+fn no_step_exceeds_the_peak_rate_of_its_chip() {
+    for name in ["m1", "m4-max", "m5-max"] {
+        let chip = chip(name);
+        let plan = planned_for(chip, &EIGHT, Format::Q4_0);
+        for step in predict(&plan, chip, Workload::prefill(plan.chunk as u64)).steps {
+            let rate = step.cost.operations as f64 / step.time.seconds();
+            assert!(rate < chip.peak_rate(), "{name} {}: {rate:e}", step.step);
+        }
+    }
+    // Products of tensors are faster than arithmetic in f32.
+    assert!(chip("m5-max").peak_rate() > chip("m5-max").f32_rate());
+}
+
 /// Limits of the steps of a pass with matrix products for many rows.
 fn prefill_limits(plan: &Plan, name: &str) -> Vec<Limit> {
     let pass = predict(plan, chip(name), Workload::prefill(plan.chunk as u64));

@@ -65,7 +65,7 @@ pub(crate) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
     let sides = [points(token), points(prompt)];
     let most = sides.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let bottom = TOP + (most * LABEL).max(300.0);
-    let (bandwidth, roof) = (chip.bandwidth * 1e9, chip.f32_rate());
+    let (bandwidth, roof) = (chip.bandwidth * 1e9, chip.peak_rate());
     let ridge = roof / bandwidth;
     let all = || sides.iter().flatten();
     let x = Axis::of(all().map(|point| point.intensity).chain([0.1, ridge * 4.0]), (LEFT, RIGHT));
@@ -123,20 +123,20 @@ fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
 }
 
 fn roofs(canvas: &mut Canvas, chip: &Chip, x: &Axis, y: &Axis) {
-    let (bandwidth, f32_rate, matrix_rate) = (chip.bandwidth * 1e9, chip.f32_rate(), chip.matrix_rate());
+    let (bandwidth, peak, products) = (chip.bandwidth * 1e9, chip.peak_rate(), chip.tensor_rate());
     // The point where the slope enters the plot.
     let slope = |fraction: f64, roof: f64| {
         let begin = 10f64.powf(x.first).max(10f64.powf(y.first) / (fraction * bandwidth));
         ((x.at(begin), y.at(begin * fraction * bandwidth)), (x.at(roof / (fraction * bandwidth)), y.at(roof)))
     };
-    let (begin, end) = slope(1.0, f32_rate);
+    let (begin, end) = slope(1.0, peak);
     canvas.line(begin, end, "roof");
-    canvas.line(end, (x.to, y.at(f32_rate)), "roof");
-    let (begin, end) = slope(chip.efficiency, chip.efficiency * matrix_rate);
+    canvas.line(end, (x.to, y.at(peak)), "roof");
+    let (begin, end) = slope(chip.efficiency, chip.efficiency * products);
     canvas.line(begin, end, "roof attained");
-    canvas.line(end, (x.to, y.at(chip.efficiency * matrix_rate)), "roof attained");
-    let text = format!("{} GB/s, {:.1} TFLOPS", chip.bandwidth, f32_rate / 1e12);
-    canvas.text((x.to - 4.0, y.at(f32_rate) - 10.0), Anchor::End, "quiet", &text);
+    canvas.line(end, (x.to, y.at(chip.efficiency * products)), "roof attained");
+    let text = format!("{} GB/s, {:.1} TFLOPS", chip.bandwidth, peak / 1e12);
+    canvas.text((x.to - 4.0, y.at(peak) - 10.0), Anchor::End, "quiet", &text);
 }
 
 /// Formats a power of ten.

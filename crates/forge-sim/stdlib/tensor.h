@@ -49,7 +49,8 @@ struct matmul2d_descriptor {
     int m, n, k;
     bool transpose_left, transpose_right, relaxed_precision;
     mode matmul_mode;
-    constexpr matmul2d_descriptor(int m, int n, int k = static_cast<int>(metal::dynamic_extent), bool transpose_left = false, bool transpose_right = false,
+    constexpr matmul2d_descriptor(int m, int n, int k = static_cast<int>(metal::dynamic_extent),
+                                  bool transpose_left = false, bool transpose_right = false,
                                   bool relaxed_precision = false, mode matmul_mode = mode::multiply)
         : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
           relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
@@ -80,13 +81,10 @@ template <class T, int Rows, int Columns, int Threads> struct cooperative_tensor
     }
 };
 
-template <class A, class B> constexpr bool forge_are_factors() {
-    using forge_half = half;
-    constexpr bool a_half = forge_same<A, forge_half>::value, b_half = forge_same<B, forge_half>::value;
-    constexpr bool a_float = forge_same<A, float>::value, b_float = forge_same<B, float>::value;
-    constexpr bool a_bfloat = forge_same<A, metal::bfloat>::value, b_bfloat = forge_same<B, metal::bfloat>::value;
-    return (a_half || a_float || a_bfloat) && (b_half || b_float || b_bfloat);
-}
+// Types of factors whose sums are f32. Apple's table has every pair of them.
+template <class T>
+constexpr bool forge_is_factor =
+    forge_same<T, half>::value || forge_same<T, float>::value || forge_same<T, metal::bfloat>::value;
 
 template <matmul2d_descriptor Shape, class Scope> struct matmul2d {
     static_assert(!Shape.transpose_left && !Shape.relaxed_precision, "such products are not emulated");
@@ -97,7 +95,8 @@ template <matmul2d_descriptor Shape, class Scope> struct matmul2d {
 
     template <class Left, class Right, class T>
     inline __attribute__((always_inline)) sums<T> get_destination_cooperative_tensor() const {
-        static_assert(forge_are_factors<typename Left::element, typename Right::element>() && forge_same<T, float>::value,
+        static_assert(forge_is_factor<typename Left::element> && forge_is_factor<typename Right::element>
+                          && forge_same<T, float>::value,
                       "no product of these types");
         sums<T> sums;
         sums.held[0] = T(forge_thread_of(threads, FORGE_HERE) * sums.each);

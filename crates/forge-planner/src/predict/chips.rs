@@ -194,6 +194,11 @@ impl Chip {
         self.matrix_rate() * if self.family == Family::Apple10 { ACCELERATED } else { 1.0 }
     }
 
+    /// Peak operations per second of the fastest execution units.
+    pub fn peak_rate(&self) -> f64 {
+        self.f32_rate().max(self.tensor_rate())
+    }
+
     /// Peak bytes per second between registers and threadgroup memory or caches, of all cores; `None` if not
     /// known.
     pub fn on_core_rate(&self) -> Option<f64> {

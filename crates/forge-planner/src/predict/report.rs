@@ -94,6 +94,7 @@ fn chip_json(chip: &Chip) -> Value {
     let mut value = json!(chip);
     value["f32_rate"] = json!(chip.f32_rate());
     value["matrix_rate"] = json!(chip.matrix_rate());
+    value["tensor_rate"] = json!(chip.tensor_rate());
     value
 }
 
