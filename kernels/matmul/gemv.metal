@@ -57,6 +57,10 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 // once{{ ", and " ~ split ~ " of them split the columns" if split > 1 else "" }}. For four blocks of 32
 // columns at a time, x is quantized to 16 bits with one scale per block, and multiplied with integer MMA.
 // Sums of a block are exact until the scales are applied.
+{% elif float_mma %}
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at
+// once{{ ", and " ~ split ~ " of them split the columns" if split > 1 else "" }}, with MMA: 16 rows of W times eight
+// columns, of which one row of x fills two: the upper bits of its values, and the rest.
 {% elif split > 1 %}
 // {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A
 // lane loads every {{ 32 * split }}th packet of {{ packet_bytes }} bytes straight to registers, and reuses
@@ -149,7 +153,7 @@ kernel void {{ name }}(
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
 {% endif %}
 
-{% include "matmul/parts/gemv_mma" if codes else "matmul/parts/gemv_simd" %}
+{% include "matmul/parts/" ~ body %}
 {% if norm %}
 
     // Divisor of the norm.
@@ -168,7 +172,11 @@ kernel void {{ name }}(
 {% elif own_norm %}
 
     // Divisor of the norm.
+{% if float_mma %}
+    float squared = squares_of_own[0];
+{% else %}
     squared = simd_sum(squared);
+{% endif %}
 {% if split > 1 %}
     if (lane == 0u && simdgroup_id < {{ split }}u) {
         partial_squares[part] = squared;
@@ -188,6 +196,16 @@ kernel void {{ name }}(
         sum += simd_shuffle_xor(sum, ushort(8));
         if (quarter == 0u) {
             partials[simdgroup_id * {{ rows_per_simdgroup }}u + r * 8u + own_row] = sum;
+        }
+    }
+{% elif float_mma %}
+    // The first simdgroup runs the epilogue.
+    if (quarter == 0u) {
+        #pragma unroll
+        for (uint tile = 0u; tile < {{ rows_per_simdgroup // 16 }}u; tile++) {
+            const float4 sum = sums[0][0][tile] + sums[1][0][tile];
+            partials[simdgroup_id * {{ rows_per_simdgroup }}u + tile * 16u + own_row] = sum.x + sum.y;
+            partials[simdgroup_id * {{ rows_per_simdgroup }}u + tile * 16u + 8u + own_row] = sum.z + sum.w;
         }
     }
 {% else %}

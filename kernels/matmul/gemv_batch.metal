@@ -1,5 +1,5 @@
 {% set row_of_t = "t" if x_rows == 2 else "min(t, rows - 1u)" %}
-{% set counts = {2: "2", 4: "3 to 8"}[x_rows] if not codes else {4: "2 to 4", 8: "5 to 8", 16: "9 to 16"}[x_rows] %}
+{% set counts = {2: "2", 4: "3 to 8"}[x_rows] if not mma else {4: "2 to 4", 8: "5 to 8", 16: "9 to 16"}[x_rows] %}
 {% set exists = "output < " ~ outputs ~ "u" if ragged else "" %}
 {% set outputs_each = 2 if activation else 1 %}
 {# Norm, bias and unary function of a sum, before the epilogue. #}
@@ -59,7 +59,7 @@ y[row * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
 //
 // A threadgroup computes {{ x_rows }} rows of x, so that each weight is loaded and decoded once for all of
 // them. The sums of a row are added in the same order as by the kernel for one row, with the same split of
-// the columns, so that results are bitwise identical to its.{{ " Rows past the last repeat it." if x_rows > 2 and not codes else "" }}
+// the columns, so that results are bitwise identical to its.{{ " Rows past the last repeat it." if x_rows > 2 and not mma else "" }}
 struct {{ args }} {
     uint rows;
 {% if factors %}
@@ -130,7 +130,7 @@ kernel void {{ name }}(
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
 {% endif %}
 
-{% include "matmul/parts/gemv_batch_mma" if codes else "matmul/parts/gemv_batch_simd" %}
+{% include "matmul/parts/" ~ body %}
 
 {% if codes %}
     // Sum each row of W over blocks.
@@ -144,6 +144,22 @@ kernel void {{ name }}(
             row_partials[r * 8u + own_row] = (sums[q][tile][0][half_of] + sums[q][tile][1][half_of])
                 + (sums[q][tile][2][half_of] + sums[q][tile][3][half_of]);
         }
+    }
+{% elif float_mma %}
+    #pragma unroll
+    for (uint q = 0u; q < {{ x_rows // 4 }}u; q++) {
+        threadgroup float* row_partials = partials + ((4u * q + quarter) * {{ simdgroups }}u + simdgroup_id) * {{ rows_per_simdgroup }}u;
+        #pragma unroll
+        for (uint tile = 0u; tile < {{ rows_per_simdgroup // 16 }}u; tile++) {
+            const float4 sum = sums[0][q][tile] + sums[1][q][tile];
+            row_partials[tile * 16u + own_row] = sum.x + sum.y;
+            row_partials[tile * 16u + 8u + own_row] = sum.z + sum.w;
+        }
+{% if own_norm %}
+        if (quarter == 0u && own_row % 2u == 0u && simdgroup_id < {{ split }}u) {
+            squares_of_x[(4u * q + own_row / 2u) * {{ split }}u + {{ "part" if split > 1 else "0u" }}] = squares_of_own[q];
+        }
+{% endif %}
     }
 {% else %}
     // Sum each row of W over lanes.

@@ -177,6 +177,22 @@ INLINE int2 quad_products(uint2 above, uint2 below, uint2 two, uint) {
     return int2{256 * x + y, 256 * z + w};
 }
 
+// See `kernels/support/matrix/mma_f32.metal`. Of a 32-bit factor the units take the upper 19 bits.
+#define OWN_ROW_PRODUCTS
+INLINE void add_row_products(float4& sums, const float4* above, const float4* below, const float4* right, uint, uint) {
+    float x = sums.x, y = sums.y, z = sums.z, w = sums.w;
+    _Pragma("unroll") for (uint i = 0u; i < 4u; i++) {
+        uint first = i % 2u * 2u, second = first + 1u;
+        float4 a = above[i / 2u], b = below[i / 2u], c = right[i / 2u];
+        __asm__(
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+            : "r"(as_type<uint>(a[first])), "r"(as_type<uint>(b[first])), "r"(as_type<uint>(a[second])), "r"(as_type<uint>(b[second])),
+              "r"(as_type<uint>(c[first])), "r"(as_type<uint>(c[second])));
+    }
+    sums = float4{x, y, z, w};
+}
+
 // See `kernels/support/head_products.metal`. Rows of a left factor are what is nearest to eight heads' numbers and then what that leaves.
 // Which channels its columns are, and the rows of the right factor, is for who loads them to say, as long as both say the same: a
 // lane's 8 are columns of its own of two products. Of values a lane has four rows of 8 columns, which it pairs: column n of product i is

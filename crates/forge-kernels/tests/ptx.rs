@@ -48,7 +48,7 @@ fn check_entry(text: &str, decl: &KernelDecl) {
     assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
 }
 
-/// A template's name with its batch size, with its format, with whether it takes quantized activations, and with
+/// A template's name with its batch size, with its format, with whether it uses MMA, and with
 /// the query rows of attention.
 fn kinds(spec: &Spec) -> [String; 4] {
     let text = format!("{spec:?}");
@@ -56,10 +56,10 @@ fn kinds(spec: &Spec) -> [String; 4] {
     let field = |name: &str| {
         text.split_once(name).map_or("", |(_, rest)| rest.split([',', ' ', ')']).next().unwrap_or(""))
     };
-    let [rows, format, codes, lines] =
-        ["rows: ", "format: ", "codes: ", "lines: "].map(|name| format!("{template} {}", field(name)));
-    let of_codes = format!("{format} {codes}");
-    [rows, format, of_codes, lines]
+    let [rows, format, mma, lines] =
+        ["rows: ", "format: ", "mma: ", "lines: "].map(|name| format!("{template} {}", field(name)));
+    let with_mma = format!("{format} {mma}");
+    [rows, format, with_mma, lines]
 }
 
 #[test]

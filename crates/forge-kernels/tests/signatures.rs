@@ -60,7 +60,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 rest("bias");
             }
             let batch = linear.layout.rows.of_decode_batch();
-            if batch.is_some() && linear.layout.knobs.codes {
+            if batch.is_some() && linear.layout.knobs.quantizes_x(linear.op.format) {
                 rest("quantized_x");
                 if linear.op.own_norm.is_some() {
                     rest("squares_of_x");

@@ -121,7 +121,7 @@ fn projections_of_one_row() {
         simdgroups: 4,
         split: 2,
         packets: 2,
-        codes: true,
+        mma: true,
         ..by_codes.layout.knobs
     };
     snapshot("by_codes_one", Spec::Linear(by_codes.with_op(|op| Linear { norm, ..op }).with_knobs(codes)));
@@ -136,6 +136,10 @@ fn projections_of_one_row() {
     snapshot("by_codes_four", Spec::Linear(by_codes_batch));
     snapshot("output_two", Spec::Linear(output.with_knobs(knobs).with_layout(batch(Rows::Two))));
     let with_offsets = linear(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
+    let by_floats =
+        linear(Rows::One, "bf16", 1000, 1040, Epilogue::Store).with_op(|op| Linear { norm, ..op });
+    snapshot("by_float_mma_one", Spec::Linear(by_floats.with_knobs(codes)));
+    snapshot("by_float_mma_batch", Spec::Linear(by_floats.with_knobs(codes).with_layout(batch(Rows::Eight))));
     snapshot("by_codes_with_offsets_one", Spec::Linear(with_offsets.with_knobs(codes)));
     let input_gate = linear(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(

@@ -2,6 +2,7 @@
 
 mod support;
 
+use forge_kernels::Spec;
 use forge_ops::Format;
 use forge_planner::{
     Chip, Cost, Forecast, Limit, Options, Plan, StepTime, Time, Workload, chip_table, pass_cost, predict,
@@ -271,4 +272,28 @@ fn loads_on_a_core_do_not_limit_nvidia_gpus() {
     let pass =
         predict(&planned_for(chip("h200"), &EIGHT, Format::Q4_0), chip("h200"), Workload::prefill(512));
     assert!(pass.cost.on_core > 0 && pass.time.on_core == 0.0);
+}
+
+#[test]
+fn large_matrices_of_floats_use_mma_in_decode_passes_on_nvidia_gpus() {
+    let plan = planned_for(chip("h200"), &EIGHT, Format::Bf16);
+    let decoded = plan.kernels.iter().filter_map(|kernel| match &kernel.spec {
+        Spec::Linear(linear) if linear.layout.rows.is_decode() => Some(linear),
+        _ => None,
+    });
+    for linear in decoded {
+        let is_large = linear.op.outputs * linear.op.inputs > 20_000_000;
+        assert_eq!(linear.layout.knobs.mma, is_large, "{linear:?}");
+    }
+    let on_a_mac = planned_for(chip("m4-max"), &EIGHT, Format::Bf16);
+    let uses_mma = |spec: &Spec| matches!(spec, Spec::Linear(linear) if linear.layout.knobs.mma);
+    assert!(!on_a_mac.kernels.iter().any(|kernel| uses_mma(&kernel.spec)));
+}
+
+#[test]
+fn more_rows_are_decoded_the_smaller_the_weights() {
+    let most = |chip_name, format| planned_for(chip(chip_name), &EIGHT, format).max_decoded_rows();
+    assert_eq!(most("h200", Format::Q4_0), 256);
+    assert_eq!(most("h200", Format::F16), 128);
+    assert_eq!(most("m4-max", Format::F16), 64);
 }

@@ -74,6 +74,7 @@ pub(crate) static INFO: ModelInfo = ModelInfo {
     head_rows: HEAD_ROWS as u32,
     decode_rows: 1,
     independent_rows: 1,
+    max_decoded_rows: 1,
     bos: Some(1),
     eos: &[2],
     formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],

@@ -25,6 +25,8 @@ pub struct ModelInfo {
     pub decode_rows: u32,
     /// Maximum rows of a decode pass in which the results of a row do not depend on the number of rows.
     pub independent_rows: u32,
+    /// Maximum rows that are decoded, in one or more passes. With more, one pass of the batch schedule is faster.
+    pub max_decoded_rows: u32,
     /// The begin-of-text token, if there is one.
     pub bos: Option<u32>,
     /// The end-of-text tokens.

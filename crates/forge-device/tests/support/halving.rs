@@ -96,6 +96,7 @@ static INFO: ModelInfo = ModelInfo {
     head_rows: HEAD_ROWS as u32,
     decode_rows: 1,
     independent_rows: 1,
+    max_decoded_rows: 1,
     bos: None,
     eos: &[],
     formats: &[],

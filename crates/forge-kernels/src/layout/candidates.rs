@@ -1,7 +1,7 @@
 //! Candidate layouts for tuning: the defaults and their neighborhood. A kernel's limits may exclude some.
 
 use crate::context::packet_columns;
-use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
+use crate::spec::{ExpertsKnobs, Knobs, Rows};
 use forge_ops::Format;
 
 impl Knobs {
@@ -13,8 +13,8 @@ impl Knobs {
             Rows::Many => many(),
             _ => {
                 let mut tried = one(inputs.div_ceil(packet_columns(format)), writes_partials);
-                if Knobs::can_take_codes(format) {
-                    tried.extend(coded(inputs.div_ceil(STRETCH)));
+                if Knobs::can_use_mma(format) {
+                    tried.extend(with_mma(inputs.div_ceil(Knobs::mma_columns(format))));
                 }
                 tried
             }
@@ -63,15 +63,15 @@ fn one(packets: usize, writes_partials: bool) -> Vec<Knobs> {
     tried
 }
 
-/// Candidates with quantized activations.
-fn coded(stretches: usize) -> Vec<Knobs> {
+/// Candidates with MMA.
+fn with_mma(steps: usize) -> Vec<Knobs> {
     let mut tried = Vec::new();
     for rows_per_simdgroup in [16, 32] {
-        for split in [1, 2, 4, 8].into_iter().filter(|split| stretches >= *split) {
+        for split in [1, 2, 4, 8].into_iter().filter(|split| steps >= *split) {
             for simdgroups in [split, 2 * split, 4 * split].into_iter().filter(|count| *count <= 16) {
-                for packets in [1, 2].into_iter().filter(|packets| *packets == 1 || stretches > split) {
+                for packets in [1, 2].into_iter().filter(|packets| *packets == 1 || steps > split) {
                     tried.push(Knobs {
-                        codes: true,
+                        mma: true,
                         ..Knobs::of_rows(rows_per_simdgroup, simdgroups, split, packets)
                     });
                 }

@@ -61,7 +61,7 @@ impl Knobs {
     /// Knobs for one row or a small batch.
     const fn of_rows(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
         let (tile_rows, tile_outputs) = (1, 1);
-        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }
+        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, mma: false }
     }
 
     /// Knobs for many rows: four simdgroups, or four for each part of the columns.

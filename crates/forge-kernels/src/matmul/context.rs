@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::context::{Base, DEFAULT_MEMORY, Weight};
 use crate::norm::context::UnaryText;
-use crate::spec::{LinearKernel, Operand, Rows, STRETCH};
+use crate::spec::{Knobs, LinearKernel, Operand, Rows, STRETCH};
 use forge_ops::{Epilogue, Quantize, Squares};
 
 #[derive(Serialize)]
@@ -51,8 +51,12 @@ pub(crate) struct LinearContext<'a> {
     split: usize,
     /// Whether packets are loaded one step ahead.
     ahead: bool,
-    /// Whether x is quantized.
+    /// Template of the dot products in `matmul/parts` (GEMV).
+    body: &'static str,
+    /// Whether products use MMA: of integers, for which x is quantized, or of floats (GEMV).
+    mma: bool,
     codes: bool,
+    float_mma: bool,
     #[serde(flatten)]
     tile: Tile,
     /// Whether Metal 4 multiplies tensors.
@@ -88,12 +92,20 @@ impl<'a> LinearContext<'a> {
         let piece = match spec.layout.rows {
             Rows::Few => 4 * portion,
             Rows::Many => BLOCK * knobs.split,
-            _ if knobs.codes => STRETCH,
+            _ if knobs.mma => Knobs::mma_columns(spec.op.format),
             _ => weight.columns,
         };
         let pitch = spec.op.own_norm.and_then(|norm| norm.pitch);
         let (load, bound) = loader((spec.op.inputs, pitch), piece);
         let group_outputs = group_outputs(spec);
+        let codes = knobs.quantizes_x(spec.op.format);
+        let body = match (knobs.mma, codes, spec.layout.rows) {
+            (false, _, Rows::One) => "gemv_simd",
+            (false, ..) => "gemv_batch_simd",
+            (true, false, _) => "gemv_float_mma",
+            (true, true, Rows::One) => "gemv_int_mma",
+            (true, true, _) => "gemv_batch_int_mma",
+        };
         let nothing = UnaryText { before: String::new(), after: String::new() };
         let UnaryText { before, after } = spec.op.unary.map_or(nothing, UnaryText::of);
         let add_squares = match spec.op.epilogue {
@@ -140,14 +152,17 @@ impl<'a> LinearContext<'a> {
             simdgroups: knobs.simdgroups,
             split: knobs.split,
             ahead: knobs.packets > 1,
-            codes: knobs.codes,
+            body,
+            mma: knobs.mma,
+            codes,
+            float_mma: knobs.mma && !codes,
             tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.layout.operand),
             has_tensors: spec.has_tensors(),
             threads: 32 * if spec.layout.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
             grid: spec.op.outputs.div_ceil(group_outputs),
             ragged: !spec.op.outputs.is_multiple_of(group_outputs),
-            gather: knobs.codes || knobs.split > 1 || add_squares.is_some() || best,
+            gather: knobs.mma || knobs.split > 1 || add_squares.is_some() || best,
             portion,
             each,
             chunks: portion / 8,

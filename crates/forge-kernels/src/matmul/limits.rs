@@ -3,7 +3,7 @@
 use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
 use crate::error::KernelError;
 use crate::limits::Limits;
-use crate::spec::{Knobs, LinearKernel, Rows, STRETCH};
+use crate::spec::{Knobs, LinearKernel, Rows};
 use forge_msl::KernelDecl;
 use forge_ops::Epilogue;
 
@@ -42,11 +42,15 @@ impl Limits<'_> {
             Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
         );
         let normed = linear.op.norm.is_some() || linear.op.own_norm.is_some();
-        self.holds("the number of rows of x", least, !normed && !writes_partials && !linear.layout.knobs.codes, || {
-            "1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized \
-             activations"
-                .to_owned()
-        })
+        self.holds(
+            "the number of rows of x",
+            least,
+            !normed && !writes_partials && !linear.layout.knobs.mma,
+            || {
+                "1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA"
+                    .to_owned()
+            },
+        )
     }
 
     fn one(&self, linear: &LinearKernel) -> Result<(), KernelError> {
@@ -54,8 +58,9 @@ impl Limits<'_> {
         self.simdgroups(linear)?;
         self.split(linear)?;
         let packets = knobs.packets;
-        let columns = if knobs.codes { STRETCH } else { packet_columns(linear.op.format) };
-        let (of_row, at_once) = (linear.op.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
+        let format = linear.op.format;
+        let columns = if knobs.mma { Knobs::mma_columns(format) } else { packet_columns(format) };
+        let (of_row, at_once) = (linear.op.inputs.div_ceil(columns), if knobs.mma { 1 } else { 32 });
         let fits = packets == 1 || packets == 2 && of_row > at_once * knobs.split;
         self.holds("packets", packets, fits, || {
             format!("1, or 2 if lanes have a second packet: a row has {of_row}")
@@ -64,13 +69,13 @@ impl Limits<'_> {
         self.holds("rows_per_simdgroup", rows, rows <= 32, || {
             "at most 32: each lane writes one row".to_owned()
         })?;
-        if knobs.codes {
-            self.codes(linear)?;
+        if knobs.mma {
+            self.mma(linear)?;
         }
         if let Some(rows) = linear.layout.rows.of_decode_batch() {
-            let fits = linear.layout.rows == Rows::for_decode_batch(rows, knobs.codes);
+            let fits = linear.layout.rows == Rows::for_decode_batch(rows, knobs.mma);
             self.holds("the number of rows of x", rows, fits, || {
-                "2 or 4 per threadgroup; 4, 8 or 16 for quantized activations".to_owned()
+                "2 or 4 per threadgroup; 4, 8 or 16 with MMA".to_owned()
             })?;
             let bytes = linear.decode_batch_bytes();
             let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
@@ -80,7 +85,7 @@ impl Limits<'_> {
         }
         let outputs = group_outputs(linear);
         let writes_blocks = linear.layout.rows.of_decode_batch().is_some()
-            && knobs.codes
+            && knobs.mma
             && LinearKernel::can_quantize(&linear.op)
             && outputs == 32 * linear.op.epilogue.results_per_output();
         self.holds(
@@ -103,7 +108,7 @@ impl Limits<'_> {
         let each = if matches!(linear.op.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
         let writes_partials = matches!(linear.op.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
         let finished = group_outputs(linear);
-        let fits = finished <= 32 * each || !writes_partials && knobs.split == 1 && !knobs.codes;
+        let fits = finished <= 32 * each || !writes_partials && knobs.split == 1 && !knobs.mma;
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
             format!("at most {}, which one simdgroup writes: use fewer simdgroups", 32 * each)
         })?;
@@ -130,13 +135,13 @@ impl Limits<'_> {
         Ok(())
     }
 
-    /// Limits with quantized activations.
-    fn codes(&self, linear: &LinearKernel) -> Result<(), KernelError> {
+    /// Limits with MMA.
+    fn mma(&self, linear: &LinearKernel) -> Result<(), KernelError> {
         let rows = linear.layout.knobs.rows_per_simdgroup;
-        let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(linear.op.format);
+        let fits = matches!(rows, 16 | 32) && Knobs::can_use_mma(linear.op.format);
         self.holds("rows_per_simdgroup", rows, fits, || {
-            "16 or 32 for quantized activations, with weights in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: MMA \
-             processes 16 rows at once".to_owned()
+            "16 or 32 with MMA, which processes 16 rows at once, and weights in f16, bf16, q4_0, q4_k, q8_0 or affine \
+             with 4 or 8 bits".to_owned()
         })
     }
 

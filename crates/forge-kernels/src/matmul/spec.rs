@@ -16,9 +16,9 @@ pub enum Rows {
     Two,
     /// The same with four rows of x per threadgroup.
     Four,
-    /// The same with eight rows of x per threadgroup. For quantized activations.
+    /// The same with eight rows of x per threadgroup. For MMA.
     Eight,
-    /// The same with 16 rows of x per threadgroup. For quantized activations.
+    /// The same with 16 rows of x per threadgroup. For MMA.
     Sixteen,
     /// Small batch, 2 to 16 rows: a weight is dequantized once for all rows.
     Few,
@@ -50,17 +50,17 @@ pub struct Knobs {
     pub simdgroups: usize,
     /// Column split: simdgroups, or groups of four (many rows), that share outputs.
     pub split: usize,
-    /// Packets of 16 bytes that a lane loads of each row before it computes (one row): 1 or 2. With quantized
-    /// activations: steps of four blocks.
+    /// Packets of 16 bytes that a lane loads of each row before it computes (one row): 1 or 2. With MMA: steps of
+    /// [`Knobs::mma_columns`].
     pub packets: usize,
     /// Rows of x per threadgroup (many rows).
     pub tile_rows: usize,
     /// Outputs of a tile (many rows).
     pub tile_outputs: usize,
-    /// Whether x is quantized to 16 bits in blocks of 32 columns and multiplied with integer MMA (one row).
-    /// Not used if exact results are requested.
-    #[serde(default)]
-    pub codes: bool,
+    /// Whether products use MMA (one row): of TF32 for weights in f16 or bf16, and of integers for quantized
+    /// weights, for which x is quantized to 16 bits in blocks of 32 columns. Not used if exact results are requested.
+    #[serde(default, alias = "codes")]
+    pub mma: bool,
 }
 
 impl Rows {
@@ -81,8 +81,8 @@ impl Rows {
     }
 
     /// The batched GEMV for up to `rows` rows.
-    pub const fn for_decode_batch(rows: usize, codes: bool) -> Rows {
-        match (rows, codes) {
+    pub const fn for_decode_batch(rows: usize, mma: bool) -> Rows {
+        match (rows, mma) {
             (..=2, false) => Rows::Two,
             (..=4, _) | (_, false) => Rows::Four,
             (..=8, true) => Rows::Eight,
@@ -107,24 +107,37 @@ impl Rows {
 /// Columns per step with quantized activations: four blocks.
 pub const STRETCH: usize = 4 * forge_ops::BLOCK;
 
+/// Columns per step with MMA of floats: two packets of each of the four lanes of a row.
+const FLOAT_STEP: usize = 64;
+
 impl Knobs {
-    /// Whether activations can be quantized for weights in `format`.
-    pub(crate) fn can_take_codes(format: Format) -> bool {
+    /// Whether one row can be multiplied by weights in `format` with MMA.
+    pub(crate) fn can_use_mma(format: Format) -> bool {
         match format {
-            Format::Q4_0 | Format::Q8_0 | Format::Q4K => true,
+            Format::F16 | Format::Bf16 | Format::Q4_0 | Format::Q8_0 | Format::Q4K => true,
             Format::Affine(affine) => matches!(affine.bits, Bits::Four | Bits::Eight),
             _ => false,
         }
     }
 
+    /// Whether x is quantized for weights in `format` (one row).
+    pub fn quantizes_x(&self, format: Format) -> bool {
+        self.mma && format.is_quantized()
+    }
+
+    /// Columns per step with MMA (one row).
+    pub(crate) fn mma_columns(format: Format) -> usize {
+        if format.is_quantized() { STRETCH } else { FLOAT_STEP }
+    }
+
     /// Suffix of a kernel's name, with the knobs that matter for this batch-size class.
     pub fn name(&self, rows: Rows) -> String {
-        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes } = self;
+        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, mma } = self;
         match rows {
             Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}"),
             Rows::Many => format!("t{tile_rows}x{tile_outputs}_s{split}"),
             _ => {
-                let kind = if *codes { 'c' } else { 'r' };
+                let kind = if *mma { 'm' } else { 'r' };
                 format!("{kind}{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}")
             }
         }
@@ -139,7 +152,7 @@ impl Knobs {
     /// to 5% less. Loading ahead takes 6% less for up to four rows of x in q4_0, 12% more in q8_0, and 15% more for
     /// eight rows.
     pub fn for_decode_batch(self, rows: Rows, format: Format) -> Knobs {
-        if self.codes {
+        if self.mma {
             let loads_ahead = rows == Rows::Four && packet_columns(format) == 32;
             let packets = if loads_ahead { self.packets } else { 1 };
             return Knobs { packets, ..self };

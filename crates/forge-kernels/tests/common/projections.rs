@@ -82,7 +82,7 @@ pub(crate) fn projections() -> Vec<Spec> {
         })));
     }
     specs.extend(deferred());
-    specs.extend(of_codes());
+    specs.extend(with_mma());
     specs.extend(specs.iter().flat_map(in_batches).collect::<Vec<_>>());
     specs
 }
@@ -90,12 +90,12 @@ pub(crate) fn projections() -> Vec<Spec> {
 /// The batched kernels of a decode projection that only decode has.
 fn in_batches(spec: &Spec) -> Vec<Spec> {
     let Spec::Linear(linear) = spec else { return Vec::new() };
-    let is_decoded = linear.op.norm.is_some() || linear.op.own_norm.is_some() || linear.layout.knobs.codes;
+    let is_decoded = linear.op.norm.is_some() || linear.op.own_norm.is_some() || linear.layout.knobs.mma;
     if linear.layout.rows != Rows::One || !is_decoded {
         return Vec::new();
     }
     let knobs = linear.layout.knobs;
-    let mut batches = [2, 4, 8, 16].map(|rows| Rows::for_decode_batch(rows, knobs.codes)).to_vec();
+    let mut batches = [2, 4, 8, 16].map(|rows| Rows::for_decode_batch(rows, knobs.mma)).to_vec();
     batches.dedup();
     let batch = |rows| {
         let knobs = knobs.for_decode_batch(rows, linear.op.format);
@@ -104,14 +104,14 @@ fn in_batches(spec: &Spec) -> Vec<Spec> {
     batches.into_iter().map(batch).collect()
 }
 
-/// Decode projections with quantized activations.
-fn of_codes() -> impl Iterator<Item = Spec> {
-    [Format::Q4_0, Format::Q8_0].into_iter().flat_map(|format| {
+/// Decode projections with MMA.
+fn with_mma() -> impl Iterator<Item = Spec> {
+    [Format::Q4_0, Format::Q8_0, Format::F16, Format::Bf16].into_iter().flat_map(|format| {
         [(16, 2), (32, 1)].map(|(rows_per_simdgroup, packets)| {
             let plain = linear(Rows::One, format, 70, 560, Epilogue::Store);
             let (simdgroups, split) = (2, 2);
             let knobs =
-                Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.layout.knobs };
+                Knobs { rows_per_simdgroup, simdgroups, split, packets, mma: true, ..plain.layout.knobs };
             Spec::Linear(plain.with_knobs(knobs))
         })
     })

@@ -133,7 +133,7 @@ fn rejects_impossible_mla() {
     kernel `a`: tile is 16, and must be f32, not f16
     kernel `a`: the threadgroup memory of a tile is 34688, and must be at most 16384 bytes
     kernel `a`: the head's width is 1025, and must be at most 1024: one thread per channel
-    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA
     kernel `a`: the number of norms of x is 2, and must be 1: inline or deferred
     ");
 }

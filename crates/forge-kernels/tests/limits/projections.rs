@@ -71,10 +71,10 @@ fn rejects_impossible_projections() {
     kernel `a`: the factor is inf: it has to be finite; check the configuration
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: epsilon is NaN: it has to be finite; check the configuration
-    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
-    kernel `a`: the number of rows of x is 17, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
-    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
-    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or quantized activations
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA
+    kernel `a`: the number of rows of x is 17, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA
+    kernel `a`: the number of rows of x is 2, and must be 1 for a deferred or inline norm, partial squares, argmax candidates, column factors or MMA
     kernel `a`: the number of factors is 63, and must be at least the number of outputs, 64
     kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, 16
     kernel `a`: rows_per_simdgroup is 3, and must be even: a simdgroup computes pairs of gate and up
@@ -142,7 +142,7 @@ fn specs_within_the_limits_render() {
                     packets: below(3),
                     tile_rows: 16 * below(10),
                     tile_outputs: 16 * below(10),
-                    codes: matches!(rows, Rows::Eight | Rows::Sixteen) || below(4) == 0,
+                    mma: matches!(rows, Rows::Eight | Rows::Sixteen) || below(4) == 0,
                 },
                 quantizes: below(8) == 0,
             },

@@ -84,10 +84,10 @@ impl Select<'_> {
         }
         let writes_partials = matches!(ending, Epilogue::AddSquares(_) | Epilogue::Best);
         let product = LinearKey { rows, format, outputs, inputs, writes_partials };
-        // An f32 KV cache means that nothing is rounded, so activations are not quantized.
+        // An f32 KV cache means that nothing is rounded, so activations are neither quantized nor split.
         let exact = self.plan.cache == Format::F32;
         match self.measured(&TuningKey::Projection(product)) {
-            Some(Layout::Projection(measured)) if !(measured.codes && exact) => measured,
+            Some(Layout::Projection(measured)) if !(measured.mma && exact) => measured,
             _ => {
                 let chip = self.chip();
                 Knobs::for_chip(

@@ -241,7 +241,7 @@ impl Layout {
     /// Whether the layout uses MMA for a single row.
     pub fn uses_mma(&self) -> bool {
         match self {
-            Layout::Projection(knobs) => knobs.codes,
+            Layout::Projection(knobs) => knobs.mma,
             Layout::Attention(knobs) => knobs.mma,
             Layout::Experts(_) => false,
         }
@@ -286,10 +286,10 @@ impl Layout {
             (Layout::Projection(knobs), Rows::Many) => {
                 format!("tiles of {} × {}, split {}", knobs.tile_rows, knobs.tile_outputs, knobs.split)
             }
-            (Layout::Projection(Knobs { rows_per_simdgroup, simdgroups, split, packets, codes, .. }), _) => {
+            (Layout::Projection(Knobs { rows_per_simdgroup, simdgroups, split, packets, mma, .. }), _) => {
                 let packets = if rows == Rows::One { format!(", {packets} packets") } else { String::new() };
-                let codes = if codes { ", int8 MMA" } else { "" };
-                format!("{rows_per_simdgroup} rows, {simdgroups} simdgroups, split {split}{packets}{codes}")
+                let mma = if mma { ", MMA" } else { "" };
+                format!("{rows_per_simdgroup} rows, {simdgroups} simdgroups, split {split}{packets}{mma}")
             }
             (Layout::Experts(knobs), Rows::Many) => format!("tiles of {} outputs", knobs.tile_outputs),
             (Layout::Experts(knobs), _) => {

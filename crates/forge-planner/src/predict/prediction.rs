@@ -223,7 +223,7 @@ fn step_time(
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
         _ if spec.tensor_operand() == Some(Operand::F16) => chip.tensor_rate(),
-        Spec::Linear(linear) if !linear.layout.rows.is_decode() || linear.layout.knobs.codes => {
+        Spec::Linear(linear) if !linear.layout.rows.is_decode() || linear.layout.knobs.mma => {
             chip.matrix_rate()
         }
         Spec::AttendTiled(_) | Spec::DeltaChunks(_) | Spec::ExpertsTiles(_) => chip.matrix_rate(),

@@ -9,11 +9,12 @@
 //!   batch schedule is used.
 //!
 //! Results depend on the other slots if there are more than [`ModelInfo::independent_rows`] rows to decode: they
-//! have fewer KV splits, and above a maximum they use the batch schedule. A reproducible engine decodes passes of
+//! have fewer KV splits, and above [`ModelInfo::max_decoded_rows`] they use the batch schedule. A reproducible engine decodes passes of
 //! at most `independent_rows` instead.
 //!
 //! [`ModelInfo::decode_rows`]: forge_device::model::ModelInfo::decode_rows
 //! [`ModelInfo::independent_rows`]: forge_device::model::ModelInfo::independent_rows
+//! [`ModelInfo::max_decoded_rows`]: forge_device::model::ModelInfo::max_decoded_rows
 
 use crate::engine::engine::Engine;
 use crate::engine::output::{OutputKind, Row, StepOutput};
@@ -22,14 +23,6 @@ use forge_device::error::Error;
 use forge_device::model::{Batch, Layout};
 use forge_device::sampling::device_sampling::DeviceSampling;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Maximum rows of a batch that are decoded. With more, one batch pass is faster.
-const MAX_DECODED_ROWS: usize = 256;
-
-/// The same for a model with experts. The batch schedule loads an expert once for all rows that selected it.
-/// Measured on an H200, 30B with 8 of 128 experts: 16 rows decode at 1,462 tok/s; in a batch 32 rows have 906 and
-/// 64 rows 1,582.
-const MAX_DECODED_ROWS_WITH_EXPERTS: usize = 64;
 
 impl<D: Device> Engine<D> {
     /// Runs 1 to `chunk` rows whose positions continue their slots, then the head for the rows in `wanted`.
@@ -109,11 +102,10 @@ impl<D: Device> Engine<D> {
             return vec![(Schedule::Decode, all())];
         }
         let (decode_rows, max_decoded) = match self.is_reproducible {
-            true => (self.info().independent_rows, usize::MAX),
-            false if self.model.layout().experts.is_empty() => (self.info().decode_rows, MAX_DECODED_ROWS),
-            false => (self.info().decode_rows, MAX_DECODED_ROWS_WITH_EXPERTS),
+            true => (self.info().independent_rows, u32::MAX),
+            false => (self.info().decode_rows, self.info().max_decoded_rows),
         };
-        divide(rows, decode_rows as usize, max_decoded)
+        divide(rows, decode_rows as usize, max_decoded as usize)
     }
 
     /// Whether a decode pass may have rows of several slots.

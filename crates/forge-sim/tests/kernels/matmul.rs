@@ -28,7 +28,7 @@ pub(crate) fn shared(format: Format, epilogue: Epilogue) -> Case {
 pub(crate) fn mutated_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
         let (tile_rows, tile_outputs) = (16, 16);
-        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }
+        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, mma: false }
     };
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });

@@ -10,7 +10,7 @@ use forge_oracle::matmul::{LinearInputs, row_len};
 
 /// Batched kernels of a layer, each with a number of rows; most fill no threadgroup.
 fn batches(linear: &LinearKernel) -> &'static [(Rows, usize)] {
-    match linear.layout.knobs.codes {
+    match linear.layout.knobs.mma {
         true => &[(Rows::Four, 3), (Rows::Eight, 7), (Rows::Sixteen, 19)],
         false => &[(Rows::Two, 2), (Rows::Four, 7)],
     }
@@ -120,7 +120,7 @@ pub(crate) fn check_batches(linears: &[LinearKernel]) {
         for (place, &(_, rows)) in batches.iter().enumerate() {
             let inputs = Rowwise::new(linear, rows, &mut random);
             let quads = 16 * rows.div_ceil(4);
-            let codes = linear.layout.knobs.codes.then(|| {
+            let codes = linear.layout.knobs.quantizes_x(linear.op.format).then(|| {
                 let Quantize { width, parts, .. } = quantize(linear);
                 kernels.run_with(1, &scalars(rows), |buffer| match buffer {
                     "quantized_x" => Input::Uninitialized(quads * Quantize::row_words(width)),

@@ -20,7 +20,7 @@ const F16_ERROR: f64 = 1e-3;
 /// block of 32 is at least 16,192 units.
 fn taken(it: &LinearKernel, given: &LinearInputs) -> Vec<Expected> {
     let mut x = given.taken(&it.op);
-    if it.layout.knobs.codes {
+    if it.layout.knobs.quantizes_x(it.op.format) {
         for block in x.chunks_exact_mut(it.op.inputs).flat_map(|row| row.chunks_mut(32)) {
             let largest = block.iter().map(|(_, magnitude)| *magnitude).fold(0.0, f64::max);
             let rounding = largest / 16192.0 / 2.0;

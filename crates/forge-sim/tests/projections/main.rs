@@ -51,7 +51,7 @@ pub(crate) fn scalars(rows: usize) -> [(&'static str, usize); 2] {
 }
 
 pub(crate) fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
-    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1, codes: false }
+    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1, mma: false }
 }
 
 #[test]
@@ -86,26 +86,27 @@ fn gemv_matches_the_reference() {
 }
 
 #[test]
-fn gemv_with_quantized_activations_matches_the_reference() {
-    let codes =
-        |rows, simdgroups, split, packets| Knobs { codes: true, ..knobs(rows, simdgroups, split, packets) };
+fn gemv_with_mma_matches_the_reference() {
+    let mma =
+        |rows, simdgroups, split, packets| Knobs { mma: true, ..knobs(rows, simdgroups, split, packets) };
     // In the order of the layers.
     let layouts = [
-        codes(16, 1, 1, 1),
-        codes(16, 2, 1, 2),
-        codes(32, 2, 2, 2),
-        codes(16, 8, 8, 1),
-        codes(16, 4, 2, 2),
-        codes(16, 8, 4, 1),
-        codes(32, 1, 1, 1),
-        codes(16, 4, 2, 2),
-        codes(16, 2, 1, 1),
+        mma(16, 1, 1, 1),
+        mma(16, 2, 1, 2),
+        mma(32, 2, 2, 2),
+        mma(16, 8, 8, 1),
+        mma(16, 4, 2, 2),
+        mma(16, 8, 4, 1),
+        mma(32, 1, 1, 1),
+        mma(16, 4, 2, 2),
+        mma(16, 2, 1, 1),
     ];
     let of_format = |format| {
         let layers: [Linear; 9] = quantized_linears(format);
         layers.into_iter().zip(layouts).map(|(op, knobs)| project(Rows::One, op).with_knobs(knobs))
     };
-    let stored = ["q4_0", "q8_0", "affine4_bf16", "affine4_128", "affine8_32_bf16", "affine8", "q4_k"];
+    let stored =
+        ["f16", "bf16", "q4_0", "q8_0", "affine4_bf16", "affine4_128", "affine8_32_bf16", "affine8", "q4_k"];
     let all: Vec<LinearKernel> = stored.map(named).into_iter().flat_map(of_format).collect();
     check(&all, &[1]);
     check_batches(&all);
@@ -114,7 +115,7 @@ fn gemv_with_quantized_activations_matches_the_reference() {
 #[test]
 fn batched_gemv_writes_quantized_rows() {
     let squares = |gain| Epilogue::AddSquares(Squares { partials: 16, gain });
-    let codes = |rows, simdgroups, split| Knobs { codes: true, ..knobs(rows, simdgroups, split, 1) };
+    let codes = |rows, simdgroups, split| Knobs { mma: true, ..knobs(rows, simdgroups, split, 1) };
     let one = |outputs, epilogue| project(Rows::One, plain_linear(Format::Q4_0, outputs, 200, epilogue));
     check_quantized_outputs(&[
         one(256, squares(true)).with_knobs(codes(16, 4, 2)),

@@ -55,7 +55,7 @@ impl Select<'_> {
             // Registers hold the sums of eight rows of a kernel that quantizes a gated block of 32 values.
             Regime::Sixteen if quantizes && matches!(linear.ending, Epilogue::Gate(_)) => spec::Rows::Eight,
             Regime::Two | Regime::Four | Regime::Eight | Regime::Sixteen => {
-                spec::Rows::for_decode_batch(regime.max_rows().unwrap_or(1), one_row.codes)
+                spec::Rows::for_decode_batch(regime.max_rows().unwrap_or(1), one_row.mma)
             }
         };
         let variants: Vec<(&[Regime], Spec)> = draft
@@ -69,7 +69,7 @@ impl Select<'_> {
             .collect();
         let own_gain = linear.own_norm.and_then(|norm| norm.gain);
         let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        let quantized = (draft.is_decode() && one_row.codes).then(|| {
+        let quantized = (draft.is_decode() && one_row.quantizes_x(format)).then(|| {
             let parts = if linear.own_norm.is_some() { one_row.split } else { 0 };
             self.quantized_input(
                 draft,

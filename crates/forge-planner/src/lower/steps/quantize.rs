@@ -118,7 +118,7 @@ impl Select<'_> {
     fn reads_codes(&self, body: &Body, apply: &Apply, operation: &Operation) -> bool {
         let Kind::Linear(linear) = &operation.kind else { return false };
         let shape = self.matrix_shape(body, apply, linear);
-        linear.own_norm.is_none() && self.knobs(spec::Rows::One, shape, linear.ending).codes
+        linear.own_norm.is_none() && self.knobs(spec::Rows::One, shape, linear.ending).quantizes_x(shape.0)
     }
 
     /// Whether the residual stream between sections is also quantized: all layers can write it, and the first
@@ -150,7 +150,7 @@ fn can_quantize(linear: &Linear, width: usize, knobs: Knobs) -> bool {
         Epilogue::Gate(_) => true,
         _ => false,
     };
-    knobs.codes && fits && width.is_multiple_of(spec::STRETCH)
+    knobs.mma && fits && width.is_multiple_of(spec::STRETCH)
 }
 
 /// The kernel with quantized output, if it is for a decode batch.
