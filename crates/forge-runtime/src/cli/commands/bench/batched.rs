@@ -73,7 +73,8 @@ pub(crate) fn run(command: &Bench, context: &Context<'_>) -> Outcome {
     Ok(true)
 }
 
-/// Prefills a prompt in each slot, one after another, and decodes all sequences together.
+/// Prefills a prompt in each slot, one after another, and decodes all sequences together, as far as a pass has rows for
+/// them.
 fn measure<D: Device>(
     engine: &mut Engine<D>,
     parallel: u32,
@@ -91,12 +92,16 @@ fn measure<D: Device>(
         next.extend(engine.run_tokens(slot, prompt, Output::Greedy)?.next_tokens);
     }
     let prompt_seconds = start.elapsed().as_secs_f64();
-    let wanted: Vec<u32> = (0..parallel).collect();
+    let most = engine.info().prefill_chunk as usize;
     let mut tokens: Vec<Vec<u32>> = next.iter().map(|id| vec![*id]).collect();
     let start = Instant::now();
     for position in prompt..prompt + generated {
         let rows: Vec<Row> = (0..).zip(&next).map(|(slot, &id)| Row { id, slot, position }).collect();
-        next = engine.run_batch(&rows, &wanted, OutputKind::Greedy)?.next_tokens;
+        next.clear();
+        for rows in rows.chunks(most) {
+            let wanted: Vec<u32> = (0..rows.len() as u32).collect();
+            next.extend(engine.run_batch(rows, &wanted, OutputKind::Greedy)?.next_tokens);
+        }
         tokens.iter_mut().zip(&next).for_each(|(tokens, id)| tokens.push(*id));
     }
     let decode_seconds = start.elapsed().as_secs_f64();
