@@ -105,7 +105,8 @@ fn sustained_bench_prints_the_speed_of_each_minute() {
 fn bench_decodes_more_sequences_than_a_pass_has_rows() {
     let folder = directory(0.0);
     let result = json(&folder, "bench -b 1,8,20 -p 2 -n 3 -r 1 --threads 1 --json");
-    let parallel: Vec<_> = result["results"].as_array().unwrap().iter().map(|run| run["pl"].clone()).collect();
+    let parallel: Vec<_> =
+        result["results"].as_array().unwrap().iter().map(|run| run["pl"].clone()).collect();
     assert_eq!(parallel, [1, 8, 20]);
     assert_eq!(result["differing_from_first"], serde_json::json!([]));
 }
