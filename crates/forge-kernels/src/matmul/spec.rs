@@ -50,8 +50,8 @@ pub struct Knobs {
     pub simdgroups: usize,
     /// Column split: simdgroups, or groups of four (many rows), that share outputs.
     pub split: usize,
-    /// Packets of 16 bytes that a lane loads of each row before it computes (one row): 1 or 2. With MMA: steps of
-    /// [`Knobs::mma_columns`].
+    /// Packets of 16 bytes that a lane loads of each row before it computes (one row): 1 or 2. With MMA: steps of 64
+    /// columns, or of 128 for quantized weights.
     pub packets: usize,
     /// Rows of x per threadgroup (many rows).
     pub tile_rows: usize,
