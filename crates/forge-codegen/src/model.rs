@@ -313,8 +313,9 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("MAX_DECODE_ROWS", DECODE_ROWS, "Maximum rows of a decode pass, each of another sequence.");
     let independent = "Maximum rows of a decode pass whose results do not depend on the number of rows.";
     constant("INDEPENDENT_ROWS", INDEPENDENT_ROWS, independent);
-    let decoded = "Maximum rows that are decoded; with more, a pass of the batch schedule is faster.";
-    constant("MAX_DECODED_ROWS", plan.max_decoded_rows(), decoded);
+    let decoded =
+        "Maximum rows that take decode passes; with more, one pass of the batch schedule is faster.";
+    constant("DECODE_SCHEDULE_MAX_ROWS", plan.max_decoded_rows(), decoded);
     if attention_shape(plan).is_some() || mla_attention(plan).is_some() {
         constant("MAX_KV_SPLITS", MAX_KV_SPLITS, "Maximum KV splits of one pass: rows times splits per row.");
     }

@@ -2,7 +2,7 @@
 {% set tiles = rows_per_simdgroup // 16 %}
 {% set quads = (x_rows + 3) // 4 %}
 {% set steps = (packets + 7) // 8 %}
-{# Loads a lane's packets of a step: the second half of the columns for odd lanes of a row, of two rows. #}
+{# Loads a lane's packets of a step, of two adjacent rows: columns 32 to 63 for the lanes of odd rows. #}
 {% macro take(codes, step) %}
 {% if packets % 8 != 0 %}
 // Past the last packet x is zero, and W repeats that packet.
@@ -62,7 +62,7 @@ for (uint i = 0u; i < 4u; i++) {
 {% include "matmul/parts/preload_epilogue" %}
 {% endif %}
 
-    // Sums by half of the columns, so that products wait for each other less.
+    // One accumulator for each 32 columns of a step, because an MMA waits for the one before it.
     float4 sums[2][{{ quads }}][{{ tiles }}] = { { {float4(0.0f)} } };
 {% if own_norm %}
     float squares_of_own[{{ quads }}] = {0.0f};
@@ -88,10 +88,10 @@ for (uint i = 0u; i < 4u; i++) {
         {{ take_x("xs", "step")|indent(8) }}
 {% endif %}
 
-        // Lanes of adjacent rows exchange halves of the columns, so that each has all columns of its own row.
+        // Shuffles give each lane all 64 columns of its own row.
         #pragma unroll
         for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
-            exchange_packets(codes[2u * r], codes[2u * r + 1u], odd != 0u);
+            swap_packets(codes[2u * r], codes[2u * r + 1u], odd != 0u);
         }
         #pragma unroll
         for (uint p = 0u; p < 2u; p++) {

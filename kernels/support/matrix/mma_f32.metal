@@ -2,9 +2,10 @@
 // eight columns: the upper 11 bits of each value of four rows of x, and what they leave, in turn. Together they have
 // 22 bits or more.
 
-// Exchanges packets with the lane of the adjacent row. Before, a lane has a packet of the even row and one of the odd
-// row, from its own half of the columns. Then it has both halves of its own row. So eight lanes load 128 adjacent bytes.
-inline void exchange_packets(thread uint4& first, thread uint4& second, bool is_odd) {
+// Swaps a packet with the lane of the adjacent row. A lane has loaded the same columns of an even row and of the odd row
+// after it: the first 32 of a step if its own row is even, else the last 32. The result is all 64 columns of its own row.
+// Loads are coalesced: eight lanes read 128 contiguous bytes.
+inline void swap_packets(thread uint4& first, thread uint4& second, bool is_odd) {
     const uint4 sent = is_odd ? first : second;
     const uint4 received = uint4(
         simd_shuffle_xor(sent.x, ushort(2)),
