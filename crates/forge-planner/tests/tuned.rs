@@ -189,3 +189,20 @@ fn rejects_invalid_tuning_tables_with_their_line() {
         }
     }
 }
+
+#[test]
+fn tables_with_the_former_name_of_mma_are_read() {
+    let one_row = |(key, layout)| match (key, layout) {
+        (TuningKey::Projection(LinearKey { rows: Rows::One, .. }), Layout::Projection(knobs)) => {
+            let mma =
+                Knobs { rows_per_simdgroup: 16, simdgroups: 2, split: 2, packets: 1, mma: true, ..knobs };
+            Some((key, Layout::Projection(mma)))
+        }
+        _ => None,
+    };
+    let (key, layout) = subjects(&by_rule()).into_iter().find_map(one_row).expect("it has matmuls");
+    let text = table(key, layout).to_string();
+    assert!(text.contains(r#""mma":true"#), "{text}");
+    let former = text.replace(r#""mma":"#, r#""codes":"#);
+    assert_eq!(Tuned::parse(&former).unwrap(), Tuned::parse(&text).unwrap());
+}
