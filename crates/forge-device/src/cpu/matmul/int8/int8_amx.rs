@@ -53,20 +53,23 @@ impl Task for AddPanel<'_> {
         // SAFETY: the caller has checked that the machine has AMX.
         unsafe {
             // Constants, so that each is compiled separately.
-            match self.scaling {
-                Scaling::HalfBlockScale => self.tiles::<2>(Scaling::HalfBlockScale),
-                Scaling::HalfBlockOffset => self.tiles::<2>(Scaling::HalfBlockOffset),
-                Scaling::Offset => self.tiles::<1>(Scaling::Offset),
-                Scaling::Scale | Scaling::Done => self.tiles::<1>(Scaling::Scale),
+            match (self.scaling, self.quant_offset != 0) {
+                (Scaling::HalfBlockScale, _) => self.tiles::<2, false>(Scaling::HalfBlockScale),
+                (Scaling::HalfBlockOffset, false) => self.tiles::<2, false>(Scaling::HalfBlockOffset),
+                (Scaling::HalfBlockOffset, true) => self.tiles::<2, true>(Scaling::HalfBlockOffset),
+                (Scaling::Offset, false) => self.tiles::<1, false>(Scaling::Offset),
+                (Scaling::Offset, true) => self.tiles::<1, true>(Scaling::Offset),
+                (Scaling::Scale | Scaling::Done, _) => self.tiles::<1, false>(Scaling::Scale),
             }
         }
     }
 }
 
 impl AddPanel<'_> {
-    /// Adds the products to the sums of each row. Blocks have `PARTS` separately scaled parts.
+    /// Adds the products to the sums of each row. Blocks have `PARTS` separately scaled parts. `SHIFTED`: a constant is added to
+    /// the panel's quants.
     #[inline(always)]
-    unsafe fn tiles<const PARTS: usize>(self, scaling: Scaling) {
+    unsafe fn tiles<const PARTS: usize, const SHIFTED: bool>(self, scaling: Scaling) {
         let AddPanel { panel, quant_offset, x: batch, rows, first_block, sums, coming, .. } = self;
         let of_rows = |row: usize| batch.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
@@ -91,16 +94,23 @@ impl AddPanel<'_> {
             }
             for output in (0..PANEL).step_by(SIDE) {
                 let panel = (panel, quant_offset, output);
-                unsafe { add_tile::<PARTS>(&tiles, scaling, panel, (x, batch.pitch), sums) };
+                unsafe { add_tile::<PARTS, SHIFTED>(&tiles, scaling, panel, (x, batch.pitch), sums) };
             }
         }
         drop(tiles);
     }
 }
 
+/// Compiles a block once for each row of a tile. As a loop, the larger blocks are not unrolled, and the sums of all rows leave
+/// their registers for memory.
+macro_rules! for_each_row {
+    ($row:ident, $block:block) => { for_each_row!($row, $block, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
+    ($row:ident, $block:block, $($number:literal)*) => { $({ let $row: usize = $number; $block })* };
+}
+
 /// Adds the products of a tile.
 #[inline(always)]
-unsafe fn add_tile<const PARTS: usize>(
+unsafe fn add_tile<const PARTS: usize, const SHIFTED: bool>(
     tiles: &Tiles,
     scaling: Scaling,
     (panel, quant_offset, output): (&[PackedPanel], i32, usize),
@@ -131,24 +141,55 @@ unsafe fn add_tile<const PARTS: usize>(
                 scales[half] = _mm512_load_ps(&block.scales[half][output]);
                 offsets[half] = _mm512_load_ps(&block.offsets[half][output]);
             }
-            for (i, all) in all.iter_mut().enumerate() {
-                let totals = scaling.sums_per_scale(of_x.half_block_sums[i]);
+            let totals = Totals::new(scaling, quant_offset, of_x);
+            for_each_row!(row, {
                 let mut of_parts = [_mm512_setzero_ps(); 2];
                 for half in 0..PARTS {
-                    let mut product = _mm512_load_si512(products[half].0[i].as_ptr().cast());
-                    if scaling.has_offsets() && quant_offset != 0 {
-                        product = _mm512_add_epi32(product, _mm512_set1_epi32(totals[half] * quant_offset));
+                    let mut product = _mm512_load_si512(products[half].0[row].as_ptr().cast());
+                    if SHIFTED {
+                        product = _mm512_add_epi32(product, _mm512_set1_epi32(totals.shifts[half][row]));
                     }
                     of_parts[half] = _mm512_cvtepi32_ps(product);
                 }
-                let totals = [_mm512_set1_ps(totals[0] as f32), _mm512_set1_ps(totals[1] as f32)];
+                let totals = totals.sums.map(|of_half| _mm512_set1_ps(of_half[row]));
                 let of_block = scaled::<Avx512>(scaling, of_parts, totals, scales, offsets);
-                *all = _mm512_add_ps(*all, _mm512_mul_ps(of_block, _mm512_set1_ps(of_x.scales[i])));
-            }
+                let of_x = _mm512_set1_ps(of_x.scales[row]);
+                all[row] = _mm512_add_ps(all[row], _mm512_mul_ps(of_block, of_x));
+            });
         }
         for i in 0..SIDE {
             _mm512_storeu_ps(&mut sums[i * PANEL + output], all[i]);
         }
+    }
+}
+
+/// For 16 rows of x, what each scale of a block takes from the sums of their quants ([`Scaling::sums_per_scale`]). It is in
+/// memory, from where the instruction that uses a number also broadcasts it.
+#[repr(C, align(64))]
+struct Totals {
+    sums: [[f32; SIDE]; 2],
+    /// What the constant that is added to the panel's quants adds to the products.
+    shifts: [[i32; SIDE]; 2],
+}
+
+impl Totals {
+    #[inline(always)]
+    unsafe fn new(scaling: Scaling, quant_offset: i32, of_x: &BlockScales) -> Totals {
+        let mut totals = Totals { sums: [[0.0; SIDE]; 2], shifts: [[0; SIDE]; 2] };
+        // SAFETY: there are 16 pairs of 16-bit sums.
+        unsafe {
+            let pairs = _mm512_loadu_si512(of_x.half_block_sums.as_ptr().cast());
+            let sums = match scaling.has_half_blocks() {
+                true => [_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16), _mm512_srai_epi32(pairs, 16)],
+                false => [_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)), _mm512_setzero_si512()],
+            };
+            for half in 0..if scaling.has_half_blocks() { 2 } else { 1 } {
+                let shifts = _mm512_mullo_epi32(sums[half], _mm512_set1_epi32(quant_offset));
+                _mm512_store_si512(totals.shifts[half].as_mut_ptr().cast(), shifts);
+                _mm512_store_ps(totals.sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));
+            }
+        }
+        totals
     }
 }
 
