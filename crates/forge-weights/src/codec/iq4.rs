@@ -5,6 +5,7 @@
 //! scale with the least squared error (optionally weighted) is computed from the entries nearest to the values.
 //! The best one is rounded to the stored type, and the entries nearest with that scale are stored.
 
+use crate::codec::affine_levels::LANES;
 use crate::codec::codes::{pack, unpack};
 use crate::codec::range_error::RangeError;
 use forge_ir::{BLOCK, Bits, Format, IQ4_ENTRIES, SUPERBLOCK};
@@ -117,26 +118,57 @@ fn nearest_entry(x: f32) -> u8 {
     below + u8::from(MIDDLES.get(usize::from(below)).is_some_and(|middle| x > *middle))
 }
 
+/// The distance of each entry from the one before.
+const STEPS: [f32; 15] = {
+    let mut steps = [0.0; 15];
+    let mut i = 0;
+    while i < steps.len() {
+        steps[i] = (IQ4_ENTRIES[i + 1] as f32) - (IQ4_ENTRIES[i] as f32);
+        i += 1;
+    }
+    steps
+};
+
+/// The entries nearest to some values, as [`nearest_entry`], but without a table, which would prevent SIMD.
+#[inline(always)]
+fn nearest_values(values: [f32; LANES]) -> [f32; LANES] {
+    let mut entries = [f32::from(IQ4_ENTRIES[0]); LANES];
+    for (middle, step) in MIDDLES.into_iter().zip(STEPS) {
+        for lane in 0..LANES {
+            entries[lane] += if values[lane] > middle { step } else { 0.0 };
+        }
+    }
+    entries
+}
+
 /// The scale with the least squared error of a block; errors may have weights.
 fn best_scale(values: &[f32], weights: Option<&[f32]>) -> f32 {
     let largest = values.iter().copied().fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
     if largest == 0.0 {
         return 0.0;
     }
-    // Relative to the largest, so that squares are neither too small nor too large.
-    let relative: Vec<f32> = values.iter().map(|x| x / largest).collect();
-    let weight_of = |column: usize| weights.map_or(1.0, |weights| weights[column]);
+    // Relative to the largest, so that squares are neither too small nor too large. Missing values have no weight.
+    let (mut relative, mut of_columns) = ([0.0; BLOCK], [0.0; BLOCK]);
+    for (column, x) in values.iter().enumerate() {
+        relative[column] = x / largest;
+        of_columns[column] = weights.map_or(1.0, |weights| weights[column]);
+    }
     let (mut best, mut most) = (1.0 / -MOST, 0.0);
     for place in PLACES {
         // The last entry on the negative side is further from 0.
         for sign in [-1.0, 1.0] {
             let inverse = sign * f32::from(place);
-            let (mut products, mut squares) = (0.0, 0.0);
-            for (column, x) in relative.iter().enumerate() {
-                let entry = f32::from(IQ4_ENTRIES[usize::from(nearest_entry(x * inverse))]);
-                products += weight_of(column) * x * entry;
-                squares += weight_of(column) * entry * entry;
+            let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
+            let columns = relative.as_chunks::<LANES>().0.iter().zip(of_columns.as_chunks::<LANES>().0);
+            for (x, weights) in columns {
+                let entries = nearest_values(x.map(|x| x * inverse));
+                for lane in 0..LANES {
+                    let weighted = weights[lane] * entries[lane];
+                    products[lane] += weighted * x[lane];
+                    squares[lane] += weighted * entries[lane];
+                }
             }
+            let [products, squares] = [products, squares].map(|lanes| lanes.iter().sum::<f32>());
             // What the scale with the least error, products / squares, removes from the sum of squares.
             let removed = products * products / squares;
             if removed > most {
@@ -173,6 +205,10 @@ mod tests {
         for (index, middle) in MIDDLES.into_iter().enumerate() {
             assert_eq!(usize::from(nearest_entry(middle)), index);
             assert_eq!(usize::from(nearest_entry(middle.next_up())), index + 1);
+        }
+        for x in (-1400..1400).map(|tenth| tenth as f32 / 10.0) {
+            let entry = f32::from(IQ4_ENTRIES[usize::from(nearest_entry(x))]);
+            assert_eq!(nearest_values([x; LANES]), [entry; LANES], "{x}");
         }
     }
 
