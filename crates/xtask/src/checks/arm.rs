@@ -1,7 +1,7 @@
 //! `cargo xtask arm`: runs the CPU device's tests for 64-bit ARM in QEMU, which supports all instruction set extensions. The
 //! results are checked as on any machine; the speed is meaningless.
 
-use crate::checks::races::TESTS;
+use crate::checks::races::{FEATURES, TESTS};
 use crate::checks::test::run;
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn missing(error: String) -> String {
 fn cargo(what: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args([what, "--target", TARGET, "--package", "forge-device", "--package", "forge-runtime"]);
-    command.args(["--no-default-features", "--features", "cpu-kernels,tune"]);
+    command.args(["--no-default-features", "--features", FEATURES]);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER);
     // For C code in dependencies.

@@ -11,6 +11,9 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) const TESTS: [&str; 8] =
     ["attention", "chain", "matmul", "mla", "model", "moe", "recurrent", "recurrent_state"];
 
+/// Features of the tested packages.
+pub(crate) const FEATURES: &str = "cpu-kernels,tune";
+
 /// Checks of pointers and of integer arithmetic, which other builds of the kernels leave out.
 const CHECKS: [&str; 3] = [
     "profile.dev.package.forge-device.opt-level=1",
@@ -32,7 +35,7 @@ pub(crate) fn races() -> Result<(), String> {
             "--package",
             "forge-runtime",
         ])
-        .args(["--no-default-features", "--features", "cpu-kernels", "--no-fail-fast", "--lib"])
+        .args(["--no-default-features", "--features", FEATURES, "--no-fail-fast", "--lib"])
         .args(TESTS.iter().flat_map(|test| ["--test", test]))
         .args(CHECKS.iter().flat_map(|check| ["--config", check]));
     // Sanitizers are unstable, so a stable compiler needs RUSTC_BOOTSTRAP.
