@@ -39,7 +39,8 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     }
     format!(
         "[patch.crates-io]\nobjc2-metal = {{ path = {:?} }}\n\
-         [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
+         [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.forge-msl]\nopt-level = 3\n\
+         [profile.release.package.corosensei]\nopt-level = 3\n",
         patched_objc2_metal()
     )
 }
