@@ -183,10 +183,10 @@ impl Totals {
                 true => [_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16), _mm512_srai_epi32(pairs, 16)],
                 false => [_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)), _mm512_setzero_si512()],
             };
-            for half in 0..if scaling.has_half_blocks() { 2 } else { 1 } {
-                let shifts = _mm512_mullo_epi32(sums[half], _mm512_set1_epi32(quant_offset));
+            for (half, sums) in sums.into_iter().enumerate() {
+                let shifts = _mm512_mullo_epi32(sums, _mm512_set1_epi32(quant_offset));
                 _mm512_store_si512(totals.shifts[half].as_mut_ptr().cast(), shifts);
-                _mm512_store_ps(totals.sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));
+                _mm512_store_ps(totals.sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums));
             }
         }
         totals
