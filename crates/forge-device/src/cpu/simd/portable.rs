@@ -14,6 +14,7 @@ type Lanes = [f32; LANES];
 
 #[inline(always)]
 fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
+    // `array::from_fn` is a loop, which the compiler would have to unroll in thousands of places.
     [f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)]
 }
 
