@@ -285,11 +285,11 @@ impl Built {
         self.run_by_default(&[arguments, &["--f32-activations"]].concat())
     }
 
-    /// Like [`Built::run`], with the default, quantized activations. One thread, because tests run on all cores, where the threads
-    /// of several programs would wait for each other; `verify` runs every program with two.
+    /// Like [`Built::run`], with the default, quantized activations. Unless the arguments say otherwise with one thread, because
+    /// tests run on all cores, where the threads of several programs would wait for each other.
     pub fn run_by_default(&self, arguments: &[&str]) -> String {
-        let output =
-            run(Command::new(&self.program).args(arguments).args(["--device", "cpu", "--threads", "1"]));
+        let threads = if arguments.contains(&"--threads") { &[][..] } else { &["--threads", "1"] };
+        let output = run(Command::new(&self.program).args(arguments).args(["--device", "cpu"]).args(threads));
         String::from_utf8(output.stdout).expect("programs print UTF-8")
     }
 

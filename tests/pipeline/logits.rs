@@ -84,7 +84,7 @@ fn logits_equal_those_of_transformers() {
     every_crate(|built| {
         let mut errors = Vec::new();
         for (prompt, _, expected) in golden(&built.model) {
-            let found = built.json(&["logits", "--token-ids", &id_list(&prompt), "--json"]);
+            let found = built.json(&["logits", "--token-ids", &id_list(&prompt), "--threads", "2", "--json"]);
             let distance = distance(&numbers(&found["logits"]), &expected);
             println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             if exact(built) && distance > bound(built) {
@@ -221,6 +221,8 @@ fn greedy_tokens_match_the_reference() {
                 "--temperature",
                 "0",
                 "--ignore-eos",
+                "--threads",
+                "2",
                 "--json",
             ];
             let found = ids(&built.json(&arguments)["token_ids"]);
