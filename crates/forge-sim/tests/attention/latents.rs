@@ -1,6 +1,6 @@
 //! Multi-head latent attention (MLA): the latent cache and attention, with separate and fused preparation.
 
-use crate::{Input, Kernels, compare, to_f32};
+use crate::{Input, Kernels, compare, rope_error, to_f32};
 use forge_kernels::Spec;
 use forge_kernels::spec::{CombineLayout, Kernel};
 use forge_ops::Format;
@@ -14,7 +14,7 @@ const SPLIT_POSITIONS: usize = 4;
 
 /// Checks that rows are appended to a cache, up to rounding, and that the rest is unchanged.
 fn check_append(layer: &MlaLayer, caches: [&[f32]; 2], records: &[f64], batch: &Batch) {
-    let error = if layer.cache == Format::F32 { 3e-6 } else { 2e-3 };
+    let error = rope_error(&layer.rope) + if layer.cache == Format::F32 { 3e-6 } else { 2e-3 };
     let error = |value: f64| error * value.abs().max(1.0);
     layer.kv_cache().check_append(layer, caches, records, batch, error);
 }

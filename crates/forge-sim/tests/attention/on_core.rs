@@ -44,6 +44,7 @@ fn counted(shape: &Shape) -> (Counters, u64) {
 }
 
 #[test]
+#[cfg_attr(feature = "gpu", ignore = "a GPU does not count accesses")]
 fn predicted_bytes_of_attention_are_those_that_the_checker_counts() {
     for layer in [
         plain(8, 2, 128, Format::F16),
@@ -64,6 +65,7 @@ fn predicted_bytes_of_attention_are_those_that_the_checker_counts() {
 
 /// Keys and values are factors as they are loaded: 16 bytes of a lane are four matrices of a product each.
 #[test]
+#[cfg_attr(feature = "gpu", ignore = "a GPU does not count accesses")]
 fn attention_on_apple_gpus_has_no_barriers_and_no_threadgroup_memory() {
     let layer = plain(8, 2, 128, Format::F16);
     let [tiled, direct] = [None, Some(Family::Apple9)].map(|family| counted(&shape(&layer, family)).0);

@@ -9,6 +9,7 @@ use forge_oracle::matmul::{LinearInputs, plain};
 use forge_oracle::{Matrix, Random};
 
 #[test]
+#[cfg_attr(feature = "gpu", ignore = "a GPU does not count accesses")]
 fn predicted_bytes_of_gemm_are_those_that_the_checker_counts() {
     for (format, operand, [tile_rows, tile_outputs, split], epilogue) in [
         (Format::Q4_0, Operand::F16, [64, 64, 1], Epilogue::Store),
