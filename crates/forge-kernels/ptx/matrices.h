@@ -170,7 +170,7 @@ INLINE int2 block_products(const uint2* above, const uint2* below, threadgroup c
 #define OWN_QUAD_PRODUCTS
 INLINE int2 quad_products(uint2 above, uint2 below, uint2 two, uint) {
     int x = 0, y = 0, z = 0, w = 0;
-    __asm__(
+    __asm__ volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(x), "+r"(y), "+r"(z), "+r"(w)
         : "r"(above.x), "r"(below.x), "r"(above.y), "r"(below.y), "r"(two.x), "r"(two.y));
@@ -184,7 +184,7 @@ INLINE void add_row_products(float4& sums, const float4* above, const float4* be
     _Pragma("unroll") for (uint i = 0u; i < 4u; i++) {
         uint first = i % 2u * 2u, second = first + 1u;
         float4 a = above[i / 2u], b = below[i / 2u], c = right[i / 2u];
-        __asm__(
+        __asm__ volatile(
             "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
             : "r"(as_type<uint>(a[first])), "r"(as_type<uint>(b[first])), "r"(as_type<uint>(a[second])), "r"(as_type<uint>(b[second])),

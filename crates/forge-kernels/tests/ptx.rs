@@ -4,7 +4,7 @@ mod common;
 
 use forge_kernels::{KernelDecl, Spec, assemble, ptx, render};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn clang() -> PathBuf {
     ptx::find_clang().unwrap_or_else(|| {
@@ -92,6 +92,24 @@ fn translates_one_entry_to_ptx() {
     )
     .reqntid 64, 1, 1
     ");
+}
+
+/// The compiler moves other assembly into branches that not all lanes take, where such an instruction never ends.
+#[test]
+fn instructions_of_all_lanes_are_volatile() {
+    let mut instructions = 0;
+    for file in ["matrices.h", "metal_ptx.h"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx").join(file);
+        let text = std::fs::read_to_string(&path).expect("the header exists");
+        for statement in text.split("__asm__").skip(1) {
+            let statement = statement.split_once(");").map_or(statement, |(statement, _)| statement);
+            if statement.contains(".sync.") {
+                assert!(statement.starts_with(" volatile("), "{file}: {statement}");
+                instructions += 1;
+            }
+        }
+    }
+    assert!(instructions >= 9, "only {instructions} are found");
 }
 
 #[test]

@@ -85,8 +85,8 @@ fn gemv_matches_the_reference() {
     check_batches(&all);
 }
 
-#[test]
-fn gemv_with_mma_matches_the_reference() {
+/// GEMV on matrix units in these formats, for one row and for the rows of decode passes.
+fn check_gemv_with_mma<const N: usize>(formats: [&str; N]) {
     let mma =
         |rows, simdgroups, split, packets| Knobs { mma: true, ..knobs(rows, simdgroups, split, packets) };
     // In the order of the layers.
@@ -105,11 +105,27 @@ fn gemv_with_mma_matches_the_reference() {
         let layers: [Linear; 9] = quantized_linears(format);
         layers.into_iter().zip(layouts).map(|(op, knobs)| project(Rows::One, op).with_knobs(knobs))
     };
-    let stored =
-        ["f16", "bf16", "q4_0", "q8_0", "affine4_bf16", "affine4_128", "affine8_32_bf16", "affine8", "q4_k"];
-    let all: Vec<LinearKernel> = stored.map(named).into_iter().flat_map(of_format).collect();
+    let all: Vec<LinearKernel> = formats.map(named).into_iter().flat_map(of_format).collect();
     check(&all, &[1]);
     check_batches(&all);
+}
+
+#[test]
+fn gemv_with_float_mma_matches_the_reference() {
+    check_gemv_with_mma(["f16", "bf16"]);
+}
+
+#[test]
+fn gemv_with_integer_mma_matches_the_reference() {
+    check_gemv_with_mma([
+        "q4_0",
+        "q8_0",
+        "affine4_bf16",
+        "affine4_128",
+        "affine8_32_bf16",
+        "affine8",
+        "q4_k",
+    ]);
 }
 
 #[test]
