@@ -100,22 +100,15 @@ pub(crate) struct Sums {
 impl Sums {
     /// The sums of a row and its stored values. The second argument has the weights of columns and their
     /// unit.
+    #[inline(always)]
     pub(crate) fn of(row: &[f32], stored: &[f32], weights: Option<(&[f32], f64)>) -> Sums {
-        let mut sums = Sums::default();
-        for (x, y) in row.iter().zip(stored) {
-            let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
-            sums.squares += x * x;
-            sums.errors += error * error;
-        }
-        let Some((weights, unit)) = weights else { return sums };
-        for ((x, y), weight) in row.iter().zip(stored).zip(weights) {
-            let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
-            sums.output_squares += f64::from(*weight) * x * x;
-            sums.output_errors += f64::from(*weight) * error * error;
-        }
-        sums.output_squares *= unit;
-        sums.output_errors *= unit;
-        sums
+        let squares = sum(row, stored, |x, _, _| x * x);
+        let errors = sum(row, stored, |x, y, _| (x - y) * (x - y));
+        let Some((weights, unit)) = weights else { return Sums { squares, errors, ..Sums::default() } };
+        let weight = |column: usize| f64::from(weights[column]);
+        let output_squares = unit * sum(row, stored, |x, _, column| weight(column) * x * x);
+        let output_errors = unit * sum(row, stored, |x, y, column| weight(column) * (x - y) * (x - y));
+        Sums { squares, errors, output_squares, output_errors }
     }
 
     pub(crate) fn plus(self, other: Sums) -> Sums {
@@ -140,6 +133,24 @@ impl Sums {
         let output = (self.output_squares > 0.0).then_some(self.output_errors);
         QuantizationError { relative: self.relative(), output, relative_output: self.relative_output() }
     }
+}
+
+/// Sum over columns of `term` of two values and the column.
+#[inline(always)]
+fn sum(row: &[f32], stored: &[f32], term: impl Fn(f64, f64, usize) -> f64) -> f64 {
+    /// Sums added up at once, so that the loop is vectorized.
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let ((rows, rest), (stored, stored_rest)) = (row.as_chunks::<LANES>(), stored.as_chunks::<LANES>());
+    for (chunk, (values, stored)) in rows.iter().zip(stored).enumerate() {
+        for lane in 0..LANES {
+            sums[lane] += term(values[lane].into(), stored[lane].into(), chunk * LANES + lane);
+        }
+    }
+    for (lane, (x, y)) in rest.iter().zip(stored_rest).enumerate() {
+        sums[lane] += term((*x).into(), (*y).into(), rows.len() * LANES + lane);
+    }
+    sums.iter().sum()
 }
 
 #[cfg(test)]

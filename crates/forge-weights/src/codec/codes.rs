@@ -8,18 +8,23 @@ pub(crate) const fn block_bytes(bits: Bits) -> usize {
     BLOCK * bits.count() / 8
 }
 
-/// The columns whose bit pairs are in a byte, lowest bits first.
-fn of_pairs(byte: usize) -> [usize; 4] {
-    let column = byte / 4 * 8 + byte % 4;
-    [column, column + 16, column + 4, column + 20]
-}
+/// First columns of the four columns whose bit pairs are in four bytes, lowest bits first. Those of the next four bytes
+/// are 8 columns further.
+const PAIRS: [usize; 4] = [0, 16, 4, 20];
 
-/// The columns whose single bits are in a byte, lowest first.
-fn columns_of_byte(byte: usize) -> [usize; 8] {
-    std::array::from_fn(|bit| bit / 2 * 4 + byte + bit % 2 * 16)
+/// First columns of the four columns whose single bits are in four bytes, lowest bits first.
+const SINGLES: [usize; 8] = [0, 16, 4, 20, 8, 24, 12, 28];
+
+/// The lowest bit of each byte of a word.
+const LOWEST: u32 = 0x0101_0101;
+
+/// Four bytes as a word.
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// Unpacks a block.
+#[inline]
 pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
     let mut codes = [0; BLOCK];
     let parts = bits.count();
@@ -35,25 +40,28 @@ pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
         }
         (bytes, shift) = (&bytes[BLOCK / 2..], 4);
     }
+    let mut add = |column: usize, part: u32| {
+        let codes = &mut codes[column..column + 4];
+        codes.copy_from_slice(&(word(codes) | part).to_le_bytes());
+    };
     if parts & 2 != 0 {
-        for (index, byte) in bytes[..BLOCK / 4].iter().enumerate() {
-            for (place, column) in of_pairs(index).into_iter().enumerate() {
-                codes[column] |= (byte >> (2 * place) & 3) << shift;
+        for (index, bytes) in bytes[..BLOCK / 4].chunks_exact(4).enumerate() {
+            for (place, column) in PAIRS.into_iter().enumerate() {
+                add(8 * index + column, (word(bytes) >> (2 * place) & (3 * LOWEST)) << shift);
             }
         }
         (bytes, shift) = (&bytes[BLOCK / 4..], shift + 2);
     }
     if parts & 1 != 0 {
-        for (index, byte) in bytes[..BLOCK / 8].iter().enumerate() {
-            for (place, column) in columns_of_byte(index).into_iter().enumerate() {
-                codes[column] |= (byte >> place & 1) << shift;
-            }
+        for (place, column) in SINGLES.into_iter().enumerate() {
+            add(column, (word(bytes) >> place & LOWEST) << shift);
         }
     }
     codes
 }
 
 /// Packs a block. Values must fit `bits`.
+#[inline]
 pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
     let parts = bits.count();
     if parts & 8 != 0 {
@@ -70,17 +78,17 @@ pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
     }
     if parts & 2 != 0 {
         let (pairs, rest) = bytes.split_at_mut(BLOCK / 4);
-        for (index, byte) in pairs.iter_mut().enumerate() {
-            let part = |(place, column): (usize, usize)| (codes[column] >> shift & 3) << (2 * place);
-            *byte = of_pairs(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
+        for (index, bytes) in pairs.chunks_exact_mut(4).enumerate() {
+            let columns = PAIRS.map(|column| word(&codes[8 * index + column..]) >> shift & (3 * LOWEST));
+            let packed = columns.iter().rev().fold(0, |packed, column| packed << 2 | column);
+            bytes.copy_from_slice(&packed.to_le_bytes());
         }
         (bytes, shift) = (rest, shift + 2);
     }
     if parts & 1 != 0 {
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            let part = |(place, column): (usize, usize)| (codes[column] >> shift & 1) << place;
-            *byte = columns_of_byte(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
-        }
+        let columns = SINGLES.map(|column| word(&codes[column..]) >> shift & LOWEST);
+        let packed = columns.iter().rev().fold(0, |packed, column| packed << 1 | column);
+        bytes.copy_from_slice(&packed.to_le_bytes());
     }
 }
 

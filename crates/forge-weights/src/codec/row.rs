@@ -15,6 +15,7 @@ use half::slice::HalfFloatSliceExt;
 
 /// Decodes the first `out.len()` values of a stored row. Planes have the sizes of [`Format::plane_bytes`];
 /// values beyond shorter planes are left unchanged in `out`.
+#[inline(always)]
 pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     let [values, scales] = planes;
     let blocks = out.chunks_mut(BLOCK).zip(scales.chunks_exact(2));
@@ -51,9 +52,12 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
         Format::Q4_0 => {
             for ((out, scale), codes) in blocks.zip(values.chunks_exact(BLOCK / 2)) {
                 let scale = scale_of(scale);
-                let nibbles = codes.iter().map(|code| code & 15).chain(codes.iter().map(|code| code >> 4));
-                for (out, code) in out.iter_mut().zip(nibbles) {
-                    *out = (f32::from(code) - 8.0) * scale;
+                let (low, high) = out.split_at_mut(out.len().min(BLOCK / 2));
+                for (out, code) in low.iter_mut().zip(codes) {
+                    *out = (f32::from(code & 15) - 8.0) * scale;
+                }
+                for (out, code) in high.iter_mut().zip(codes) {
+                    *out = (f32::from(code >> 4) - 8.0) * scale;
                 }
             }
         }
@@ -84,6 +88,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
 ///
 /// # Panics
 /// If the planes have other sizes.
+#[inline(always)]
 pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), RangeError> {
     assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
     let [values, scales] = planes;
@@ -193,6 +198,7 @@ pub fn encode_row_weighted(
 }
 
 /// A fast check over every row; the position is searched only on failure.
+#[inline(always)]
 fn expect_finite(row: &[f32]) -> Result<(), RangeError> {
     if row.iter().fold(false, |found, x| found | !x.is_finite()) {
         let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -205,6 +211,7 @@ fn expect_finite(row: &[f32]) -> Result<(), RangeError> {
 const HALVES: usize = 256;
 
 /// Converts values to f16 or bf16. A result equal to `infinity` was too large.
+#[inline(always)]
 fn halves(
     row: &[f32],
     values: &mut [u8],
@@ -230,6 +237,7 @@ fn halves(
 
 /// Quantizes block by block. The scale comes from the value of largest magnitude, the first one if several;
 /// values are divided by the unrounded scale.
+#[inline(always)]
 fn quantize(
     row: &[f32],
     codes: &mut [u8],
@@ -260,13 +268,22 @@ fn quantize(
 }
 
 /// The value of largest magnitude; the first one if several.
+#[inline(always)]
 fn largest(block: &[f32; BLOCK]) -> f32 {
-    let mut lanes = [0.0_f32; 8];
-    for numbers in block.as_chunks::<8>().0 {
-        for (lane, x) in lanes.iter_mut().zip(numbers) {
-            *lane = if x.abs() > *lane { x.abs() } else { *lane };
+    // In lanes, because comparisons one after the other take longer than everything else.
+    let (mut lowest, mut highest) = (*block, *block);
+    let mut width = BLOCK;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            let (low, high) = (lowest[lane + width], highest[lane + width]);
+            lowest[lane] = if low < lowest[lane] { low } else { lowest[lane] };
+            highest[lane] = if high > highest[lane] { high } else { highest[lane] };
         }
     }
-    let magnitude = lanes.into_iter().fold(0.0, f32::max);
-    block.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(0.0)
+    let (lowest, highest) = (lowest[0], highest[0]);
+    if -lowest == highest {
+        return block.iter().copied().find(|x| x.abs() == highest).unwrap_or(0.0);
+    }
+    if -lowest > highest { lowest } else { highest }
 }

@@ -19,6 +19,7 @@ use crate::codec::rounding::code_of;
 use crate::codec::weighted_fit::{Moments, WeightedGroup, fit_affine, fit_symmetric};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 use half::f16;
+use std::array;
 
 /// Blocks of a superblock.
 const BLOCKS: usize = SUPERBLOCK / BLOCK;
@@ -49,7 +50,8 @@ pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32
     for ((out, codes), scales) in superblocks.zip(scales.chunks_exact(format.planes()[1].per_group)) {
         let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(bits)));
         for (block, (out, bytes)) in blocks.enumerate() {
-            let values = unpack(bits, bytes).map(f32::from);
+            let codes = unpack(bits, bytes);
+            let values: [f32; BLOCK] = array::from_fn(|column| f32::from(codes[column]));
             let half_blocks = out.chunks_mut(SIXTEEN).zip(values.chunks(SIXTEEN));
             if matches!(format, Format::Q6K | Format::Q3K) {
                 let middle = middle(bits);

@@ -8,12 +8,13 @@ use crate::file::gather;
 use crate::quantization_error::{QuantizationError, Sums};
 use forge_ir::{Diagnostic, Format, Graph, ImportanceMatrix, Packed, WeightId, WeightRows};
 use std::ops::Range;
+use std::sync::mpsc;
 
 /// Largest finite f16.
 const LARGEST_HALF: f32 = 65504.0;
 
-/// Number of values encoded at once.
-const BLOCK_NUMBERS: usize = 1 << 20;
+/// Number of values that a thread encodes at once: few enough to stay in its cache.
+const CHUNK_NUMBERS: usize = 1 << 17;
 
 /// A matrix being packed.
 pub(crate) struct Matrix<'a> {
@@ -61,8 +62,10 @@ impl<'a> Matrix<'a> {
         self.rows
     }
 
-    /// Applies `work` to ranges of rows in parallel and returns the results in row order. With interleaved
+    /// Applies `work` to ranges of rows in parallel and gives the results to `take` in row order. With interleaved
     /// parts, ranges are whole pairs.
+    ///
+    /// Threads take ranges in turn. Each works one range ahead of `take`.
     pub(crate) fn in_parallel<T: Send>(
         &self,
         rows: Range<usize>,
@@ -70,20 +73,26 @@ impl<'a> Matrix<'a> {
         mut take: impl FnMut(T) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
         let turn = gather::turn(self.packed.layout);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let chunk = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
-        for start in rows.clone().step_by(chunk * threads) {
-            let chunks = (start..rows.end.min(start + chunk * threads)).step_by(chunk);
-            let made = std::thread::scope(|scope| {
-                let work = |start: usize| work(start..rows.end.min(start + chunk));
-                let running: Vec<_> = chunks.map(|start| scope.spawn(move || work(start))).collect();
-                running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
-            });
-            for one in made {
-                take(one.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)?;
-            }
-        }
-        Ok(())
+        let chunk = (CHUNK_NUMBERS / self.columns).max(1).next_multiple_of(turn);
+        let chunks = rows.len().div_ceil(chunk);
+        let range = |index: usize| rows.start + index * chunk..rows.end.min(rows.start + (index + 1) * chunk);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks);
+        std::thread::scope(|scope| {
+            let results: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let (sender, results) = mpsc::sync_channel(1);
+                    let (work, range) = (&work, &range);
+                    scope.spawn(move || {
+                        // Sending fails after an error in `take`.
+                        (thread..chunks).step_by(threads).all(|index| sender.send(work(range(index))).is_ok())
+                    });
+                    results
+                })
+                .collect();
+            // A thread that ends early has panicked, which the scope reports.
+            let results = (0..chunks).map_while(|index| results[index % threads].recv().ok());
+            results.into_iter().try_for_each(|result| take(result?))
+        })
     }
 
     /// The values of some rows.
@@ -121,8 +130,9 @@ impl<'a> Matrix<'a> {
             let planes = row.split_at(codes);
             decode_row(format, planes.into(), &mut values);
             // Kernels multiply in f16, and stored scales may exceed its range.
-            let strange = values.iter().position(|x| x.is_nan() || x.abs() > LARGEST_HALF);
-            if let Some(column) = strange {
+            let is_f16 = |x: &f32| x.abs() <= LARGEST_HALF;
+            if !values.iter().fold(true, |all, x| all & is_f16(x)) {
+                let column = values.iter().position(|x| !is_f16(x)).unwrap_or(0);
                 let value = values[column];
                 let why = match value.is_finite() {
                     true => RangeError::TooLarge { value },
@@ -155,6 +165,34 @@ impl<'a> Matrix<'a> {
 
     /// Encodes rows from `first` on, or returns the first that cannot be encoded.
     fn encode_values(
+        &self,
+        format: Format,
+        first: usize,
+        values: &[f32],
+    ) -> Result<Encoded, (usize, RangeError)> {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2.
+            return unsafe { self.encode_with_avx2(format, first, values) };
+        }
+        self.encode_inline(format, first, values)
+    }
+
+    /// [`Matrix::encode_inline`], compiled for vectors of 8 values. The results are the same.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn encode_with_avx2(
+        &self,
+        format: Format,
+        first: usize,
+        values: &[f32],
+    ) -> Result<Encoded, (usize, RangeError)> {
+        self.encode_inline(format, first, values)
+    }
+
+    /// [`Matrix::encode_values`]. The encoders of simple formats are inlined, too.
+    #[inline(always)]
+    fn encode_inline(
         &self,
         format: Format,
         first: usize,

@@ -15,6 +15,7 @@
 
 use crate::codec::codes::{block_bytes, pack};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
+use std::array;
 
 /// Blocks of a superblock.
 const BLOCKS: usize = SUPERBLOCK / BLOCK;
@@ -44,7 +45,7 @@ pub fn ggml_row(format: Format, row: &[u8], planes: [&mut [u8]; 2]) {
     let to = codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(of_scales));
     for (from, (codes, scales)) in row.chunks_exact(of_superblock).zip(to) {
         for (block, bytes) in codes.chunks_exact_mut(block_bytes(bits)).enumerate() {
-            pack(bits, &std::array::from_fn(|column| code(bits, from, block, column)), bytes);
+            pack(bits, &block_codes(bits, from, block), bytes);
         }
         if bits == Bits::Six {
             scales[..2].copy_from_slice(&from[208..]);
@@ -58,18 +59,24 @@ pub fn ggml_row(format: Format, row: &[u8], planes: [&mut [u8]; 2]) {
     }
 }
 
-/// The quantized value of a block's column.
-fn code(bits: Bits, from: &[u8], block: usize, column: usize) -> u8 {
-    let nibble =
-        |start: usize, of: usize, high: bool| from[start + of * BLOCK + column] >> (4 * u8::from(high)) & 15;
+/// The quantized values of a block.
+fn block_codes(bits: Bits, from: &[u8], block: usize) -> [u8; BLOCK] {
+    let bytes = |start: usize, of: usize| &from[start + of * BLOCK..][..BLOCK];
+    let nibbles = |start: usize, of: usize, is_high: bool| -> [u8; BLOCK] {
+        let bytes = bytes(start, of);
+        if is_high { array::from_fn(|i| bytes[i] >> 4) } else { array::from_fn(|i| bytes[i] & 15) }
+    };
     match bits {
         Bits::Six => {
             let (of, within) = (block / 4, block % 4);
-            let pairs = from[128 + of * BLOCK + column];
-            nibble(0, 2 * of + within % 2, within >= 2) | (pairs >> (2 * within) & 3) << 4
+            let (low, pairs) = (nibbles(0, 2 * of + within % 2, within >= 2), bytes(128, of));
+            array::from_fn(|i| low[i] | (pairs[i] >> (2 * within) & 3) << 4)
         }
-        Bits::Five => nibble(48, block / 2, block % 2 == 1) | (from[16 + column] >> block & 1) << 4,
-        _ => nibble(16, block / 2, block % 2 == 1),
+        Bits::Five => {
+            let (low, fifths) = (nibbles(48, block / 2, block % 2 == 1), bytes(16, 0));
+            array::from_fn(|i| low[i] | (fifths[i] >> block & 1) << 4)
+        }
+        _ => nibbles(16, block / 2, block % 2 == 1),
     }
 }
 
