@@ -133,18 +133,48 @@ pub const HOST_FAULTS: [HostFault; 27] = [
 ];
 
 /// Faults of expert streaming.
-pub const STREAMING_FAULTS: [HostFault; 10] = [
+pub const STREAMING_FAULTS: [HostFault; 15] = [
     fault(
         "routes_not_waited_for",
-        "self.commit();\n        self.device.wait(0)",
-        "self.commit();\n        Ok(())",
+        "self.device.wait_for_routes(*routed)?;",
+        "",
+        "an event is set to 1, but has",
+    ),
+    fault(
+        "prefill_not_waited_for",
+        "self.serve_request()?;\n        self.device.wait(0)",
+        "self.serve_request()",
         "a row is routed to expert",
     ),
     fault("routes_ignored", "routes.is_some_and(|routes| routes.written)", "false", "out_of_bounds"),
     fault(
+        "experts_not_waited_for",
+        "commands.encodeWaitForEvent_value(streaming.event(), value);",
+        "let _ = (streaming, value);",
+        "a pass in flight accesses",
+    ),
+    fault(
+        "routes_not_signaled",
+        "commands.encodeSignalEvent_value(streaming.event(), value);",
+        "let _ = streaming;",
+        "waiting for value 2 of an event that has 0",
+    ),
+    fault(
+        "last_request_not_served",
+        "self.serve_request()?;\n        if let Some(submitted)",
+        "if let Some(submitted)",
+        "waiting for value",
+    ),
+    fault(
+        "signaled_before_the_experts",
+        "let likely = self.fetch_requested(&request);\n        let streaming = self.streaming()?;\n        streaming.event.setSignaledValue(request.routed + 1);",
+        "self.device.wait_for_routes(request.routed)?;\n        self.streaming()?.event.setSignaledValue(request.routed + 1);\n        let likely = self.fetch_requested(&request);\n        let streaming = self.streaming()?;",
+        "a pass in flight accesses",
+    ),
+    fault(
         "slots_swapped",
-        "fetch(bound, experts, &mut words)?;",
-        "fetch(bound, experts, &mut words)?;\n words.iter_mut().filter(|it| **it < 2).for_each(|it| *it = 1 - *it);",
+        "fetch(bound, &experts, &mut words)?;",
+        "fetch(bound, &experts, &mut words)?;\n words.iter_mut().filter(|it| **it < 2).for_each(|it| *it = 1 - *it);",
         "other numbers",
     ),
     fault(
@@ -155,15 +185,20 @@ pub const STREAMING_FAULTS: [HostFault; 10] = [
     ),
     fault(
         "slots_written_too_early",
-        "self.finish_commands()?;\n        let streaming = self.streaming()?;\n        streaming.current = None;",
-        "let streaming = self.streaming()?;\n        streaming.current = None;",
+        "self.finish_commands()?;\n        self.streaming()?.fetch(bound, experts)",
+        "self.streaming()?.fetch(bound, experts)",
         "hazard",
     ),
-    fault("slots_of_other_experts", "&& streaming.current == wanted {", "{", "which nothing has written"),
+    fault(
+        "slots_of_other_experts",
+        "(*layer, current) == (bound.layer, &experts))",
+        "*layer == bound.layer)",
+        "which nothing has written",
+    ),
     fault(
         "experts_of_the_first_row",
-        "(bound.layer, row_experts));",
-        "(bound.layer, row_experts[..1].to_vec()));",
+        "let rows: Vec<Vec<usize>> = words.chunks_exact(2 * chosen)",
+        "let rows: Vec<Vec<usize>> = words[..2 * chosen].chunks_exact(2 * chosen)",
         "which nothing has written",
     ),
     fault("rows_expert_by_expert", "if reads_routes {", "if false {", "other numbers"),

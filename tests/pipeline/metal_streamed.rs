@@ -1,6 +1,6 @@
 //! Expert streaming in the Metal emulator: tokens and logits are identical to those with all experts in memory, with the minimum of
 //! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
-//! prefetched.
+//! prefetched. A decoded token waits for one command buffer.
 
 use crate::metal::{HostSetup, Request, every_model, run_driver};
 use crate::metal_emulated::symptoms;
@@ -35,6 +35,13 @@ fn metal_streamed_experts_match_resident_experts() {
                 if both(what)[0] != both(what)[1] {
                     errors.push(format!("{memory} bytes: {what} are not those of resident experts"));
                 }
+            }
+            // The first pass of a request is its prompt.
+            let passes = of_all(&found, "passes");
+            let decoded = passes.iter().flat_map(|passes| passes.as_array().into_iter().flatten().skip(1));
+            let waits: Vec<&Value> = decoded.map(|pass| &pass["waits"]).collect();
+            if waits.is_empty() || waits.iter().any(|waits| **waits != json!(1)) {
+                errors.push(format!("{memory} bytes: decoded tokens wait {waits:?} times"));
             }
             let counts = of_all(&found, "experts");
             println!("{} in {memory} bytes, requested and prefetched: {}", built.name(), json!(counts));

@@ -12,6 +12,8 @@ pub struct Counts {
     pub dispatches: usize,
     /// Barriers in these command buffers.
     pub barriers: usize,
+    /// Waits for a command buffer that had not completed.
+    pub waits: usize,
     /// Pipelines that were compiled in the background.
     pub background_pipelines: usize,
     /// Requests to make residency sets resident.
@@ -21,7 +23,7 @@ pub struct Counts {
 thread_local! {
     static VIOLATIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static COUNTS: Cell<Counts> = const { Cell::new(Counts {
-        command_buffers: 0, dispatches: 0, barriers: 0, background_pipelines: 0, residency_requests: 0,
+        command_buffers: 0, dispatches: 0, barriers: 0, waits: 0, background_pipelines: 0, residency_requests: 0,
     }) };
     static LABELS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
     static LIVE_OBJECTS: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };

@@ -7,6 +7,7 @@
 use crate::counters::executes_kernels;
 use crate::metal::buffer::{Backing, Buffer};
 use crate::metal::commands::{CommandBuffer, SharedCommandBuffer, Status};
+use crate::metal::event::SharedEvent;
 use crate::metal::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
 use std::collections::{HashSet, VecDeque};
@@ -25,6 +26,10 @@ pub(crate) enum Command {
     Dispatch(Dispatch),
     /// Orders later commands behind earlier ones.
     Barrier,
+    /// Later commands wait until an event has a value.
+    WaitForEvent(Rc<SharedEvent>, u64),
+    /// Sets the value of an event when earlier commands have completed.
+    SignalEvent(Rc<SharedEvent>, u64),
 }
 
 /// A kernel launch with its arguments.
@@ -103,15 +108,45 @@ impl Gpu {
         was_pending
     }
 
-    fn complete_first(&mut self) -> bool {
+    /// Whether a command buffer is pending.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The host sets an event. What it wrote before, command buffers that wait for the value may access, and those
+    /// after them.
+    pub(crate) fn host_signals(&mut self, event: &Rc<SharedEvent>, value: u64) {
+        self.detect_host_writes();
+        let waits = |command: &Command| {
+            matches!(command, Command::WaitForEvent(of, awaited)
+                if Rc::ptr_eq(of, event) && (event.value() + 1..=value).contains(awaited))
+        };
+        let waits = |pending: &Pending| pending.commands.borrow().encoded.iter().any(waits);
+        let first = self.pending.iter().position(waits).unwrap_or(self.pending.len());
+        self.pending.iter_mut().skip(first).for_each(|pending| pending.host_written.clear());
+        event.set(value);
+    }
+
+    /// Executes the first pending command buffer. Returns whether there was one.
+    pub(crate) fn complete_first(&mut self) -> bool {
         self.detect_host_writes();
         let Some(Pending { commands, host_written }) = self.pending.pop_front() else { return false };
         let mut commands = commands.borrow_mut();
+        let encoded = std::mem::take(&mut commands.encoded);
         let begin = now();
+        for command in &encoded {
+            if let Command::WaitForEvent(event, value) = command
+                && event.value() < *value
+            {
+                // Metal would wait forever.
+                let what = format!("waiting for value {value} of an event that has {}", event.value());
+                commands.report_violation(what);
+            }
+        }
         // A command buffer with violations is not executed.
         if executes_kernels() && commands.violations.is_empty() {
             host_written.iter().for_each(|(buffer, offset)| self.memory().clear_accesses(*buffer, *offset));
-            self.execute(&mut commands);
+            self.execute(&mut commands, &encoded);
             let touched = host_written
                 .iter()
                 .filter(|(buffer, offset)| self.memory().was_accessed(*buffer, *offset))
@@ -123,17 +158,22 @@ impl Gpu {
             }
             self.snapshots = self.contents();
         }
+        // After an error the GPU does not signal.
+        for command in encoded.into_iter().filter(|_| commands.violations.is_empty()) {
+            if let Command::SignalEvent(event, value) = command {
+                event.set(value);
+            }
+        }
         commands.status = Status::Completed;
         commands.times = [begin, now()];
         true
     }
 
-    fn execute(&mut self, commands: &mut CommandBuffer) {
+    fn execute(&mut self, commands: &mut CommandBuffer, encoded: &[Command]) {
         let Some(sim) = &mut self.sim else { return };
-        let encoded = std::mem::take(&mut commands.encoded);
         let used = encoded.iter().flat_map(|command| match command {
             Command::Dispatch(dispatch) => &dispatch.buffers[..],
-            Command::Barrier => &[],
+            _ => &[],
         });
         let used = used.map(|(buffer, _)| buffer);
         if !commands.retains_references && used.clone().any(|buffer| buffer.released.get()) {
@@ -148,9 +188,10 @@ impl Gpu {
             return commands
                 .report_violation("the memory of a no-copy buffer was modified or released".to_owned());
         }
-        for command in &encoded {
+        for command in encoded {
             match command {
                 Command::Barrier => sim.barrier(),
+                Command::WaitForEvent(..) | Command::SignalEvent(..) => {}
                 Command::Dispatch(dispatch) => {
                     let bound = |(buffer, offset): &(Rc<Buffer>, usize)| {
                         buffer.id.span(*offset, usize::MAX, buffer.backing == Backing::Allocated)

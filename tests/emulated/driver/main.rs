@@ -270,6 +270,7 @@ fn generate_into(
             "command_buffers": after.command_buffers - before.command_buffers,
             "dispatches": after.dispatches - before.dispatches,
             "barriers": after.barriers - before.barriers,
+            "waits": after.waits - before.waits,
             "objects": live_objects().values().sum::<usize>(),
         }));
         before = after;

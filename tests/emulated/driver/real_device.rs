@@ -6,6 +6,7 @@ pub struct Counts {
     pub command_buffers: usize,
     pub dispatches: usize,
     pub barriers: usize,
+    pub waits: usize,
     pub background_pipelines: usize,
     pub residency_requests: usize,
 }

@@ -1,9 +1,10 @@
 //! The command queue and its command buffers.
 
-use crate::counters::{committed, labelled, report_violation};
+use crate::counters::{committed, count, labelled, report_violation};
 use crate::gpu::Command;
 use crate::metal::device::SharedGpu;
 use crate::metal::encoder;
+use crate::metal::event::SharedEvent;
 use crate::metal::residency::ResidencySet;
 use crate::objc::foundation;
 use crate::objc::object::{Class, Id, methods};
@@ -59,6 +60,14 @@ static COMMANDS: Class = Class {
             }
             encoder::create(shared, kind == 1).autorelease()
         }
+        "encodeWaitForEvent:value:" => |commands, event: Id, value: u64| {
+            let wait = Command::WaitForEvent(event.get::<Rc<SharedEvent>>().as_ref().clone(), value);
+            commands.get::<SharedCommandBuffer>().borrow_mut().encode(wait);
+        }
+        "encodeSignalEvent:value:" => |commands, event: Id, value: u64| {
+            let signal = Command::SignalEvent(event.get::<Rc<SharedEvent>>().as_ref().clone(), value);
+            commands.get::<SharedCommandBuffer>().borrow_mut().encode(signal);
+        }
         "setLabel:" => |object, label: Id| { labelled(object.class().name, &foundation::read(label)) }
         "commit" => |commands| { commit(&commands.get::<SharedCommandBuffer>()) }
         "waitUntilCompleted" => |commands| { wait(&commands.get::<SharedCommandBuffer>()) }
@@ -96,8 +105,9 @@ fn commit(own: &SharedCommandBuffer) {
         status => return commands.report_violation(format!("committed, but it is {status:?} already")),
     }
     commands.status = Status::Committed;
-    let barriers = commands.encoded.iter().filter(|command| matches!(command, Command::Barrier)).count();
-    committed(commands.encoded.len() - barriers, barriers);
+    let number = |of: fn(&Command) -> bool| commands.encoded.iter().filter(|command| of(command)).count();
+    let dispatches = number(|command| matches!(command, Command::Dispatch(_)));
+    committed(dispatches, number(|command| matches!(command, Command::Barrier)));
     let shared = commands.shared.clone();
     drop(commands);
     shared.borrow_mut().submit(own.clone());
@@ -115,10 +125,22 @@ fn wait(own: &SharedCommandBuffer) {
             ));
         }
     }
+    count(|counts| counts.waits += 1);
     shared.borrow_mut().complete(own);
 }
 
 impl CommandBuffer {
+    /// Appends a command that is not part of an encoder.
+    fn encode(&mut self, command: Command) {
+        if self.status != Status::Open {
+            self.report_violation(format!(
+                "an event is encoded in a command buffer that is {:?}",
+                self.status
+            ));
+        }
+        self.encoded.push(command);
+    }
+
     /// Records a violation, which the host also gets as an error.
     pub(crate) fn report_violation(&mut self, what: String) {
         report_violation(what.clone());

@@ -7,6 +7,7 @@ use crate::metal::archive;
 use crate::metal::archive::PipelineDescriptor;
 use crate::metal::buffer;
 use crate::metal::commands;
+use crate::metal::event;
 use crate::metal::library;
 use crate::metal::library::Function;
 use crate::metal::residency;
@@ -34,6 +35,7 @@ static DEVICE: Class = Class {
         "maxBufferLength" => |_device| -> usize { machine().max_buffer_length }
         "recommendedMaxWorkingSetSize" => |_device| -> u64 { machine().working_set }
         "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(machine().supports_family(family)) }
+        "newSharedEvent" => |device| -> Id { event::create(device.get::<Device>().0.clone()) }
         "newCommandQueue" => |device| -> Id { commands::queue(device.get::<Device>().0.clone()) }
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
             let mut version = 300;

@@ -1,7 +1,7 @@
 //! Encoder of a pass: bindings, dispatches and the model's barriers.
 //!
 //! A pass is one command buffer, or several if it is long ([`crate::gpu::command_split`]). With streamed
-//! experts it is several, because the host has to read the routing results
+//! experts it is several, which wait for a shared event until the host has fetched experts
 //! ([`crate::gpu::metal::expert_streaming`]).
 
 use crate::device::{Binding, Kernel, Pass, Schedule};
@@ -30,6 +30,8 @@ pub(crate) struct Encoding<'a> {
     split: CommandSplit,
     /// Largest position plus 1 of the rows.
     max_length: u32,
+    /// The value of the shared event that further command buffers wait for.
+    awaited: Option<u64>,
     /// The first committed command buffer.
     first: Option<Commands>,
     outcome: Result<(), String>,
@@ -54,6 +56,7 @@ impl<'a> Encoding<'a> {
             dispatches: 0,
             split: CommandSplit::new(),
             max_length: 0,
+            awaited: None,
             first: None,
             outcome: Ok(()),
         }
@@ -64,10 +67,13 @@ impl<'a> Encoding<'a> {
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
         if let Err(what) = outcome {
             self.close();
+            // Committed commands may be waiting.
+            let _ = self.serve_request();
             return Err(what);
         }
         self.encoder()?;
         let last = self.commit().ok_or("a pass has no command buffer")?;
+        self.serve_request()?;
         if let Some(submitted) = self.device.underway.back_mut() {
             submitted.ends_pass = true;
         }
@@ -81,6 +87,9 @@ impl<'a> Encoding<'a> {
             let commands = queue
                 .commandBufferWithUnretainedReferences()
                 .ok_or("cannot create a Metal command buffer")?;
+            if let Some((streaming, value)) = self.device.streaming.as_ref().zip(self.awaited) {
+                commands.encodeWaitForEvent_value(streaming.event(), value);
+            }
             let encoder = commands
                 .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
                 .ok_or("cannot create a Metal compute encoder")?;
@@ -105,9 +114,27 @@ impl<'a> Encoding<'a> {
         Some(commands)
     }
 
+    /// Commits what is encoded. The GPU then sets the shared event to `value`, and does not start what follows in the
+    /// pass before the host has set the next value.
+    pub(crate) fn commit_and_signal(&mut self, value: u64) -> Result<(), String> {
+        self.encoder()?;
+        let commands = self.close().ok_or("a pass has no command buffer")?;
+        if let Some(streaming) = &self.device.streaming {
+            commands.encodeSignalEvent_value(streaming.event(), value);
+        }
+        self.submit(commands);
+        self.awaited = Some(value + 1);
+        Ok(())
+    }
+
     /// Commits the open command buffer, if any.
     pub(crate) fn commit(&mut self) -> Option<Commands> {
         let commands = self.close()?;
+        self.submit(commands.clone());
+        Some(commands)
+    }
+
+    fn submit(&mut self, commands: Commands) {
         commands.commit();
         let dispatches = std::mem::take(&mut self.dispatches);
         self.device.underway.push_back(Submitted {
@@ -115,8 +142,7 @@ impl<'a> Encoding<'a> {
             dispatches,
             ends_pass: false,
         });
-        self.first.get_or_insert_with(|| commands.clone());
-        Some(commands)
+        self.first.get_or_insert(commands);
     }
 
     /// Encodes a dispatch. `table` selects the slot table, if the dispatch uses streamed experts.

@@ -3,15 +3,19 @@
 //!
 //! Cache slots are in memory that host and GPU share. A binding of an expert plane resolves to the slots of
 //! that plane. A binding of the model's slot table resolves to the device's own table, which maps experts to
-//! slots for one dispatch. A dispatch that reads the first matrices of experts first waits for all earlier
-//! work. The host then reads the routes, fetches missing experts and writes the table. The dispatch for the
-//! second matrices finds them in the same slots.
+//! slots for one dispatch.
+//!
+//! Before a dispatch that reads the first matrices of experts, the GPU signals a shared event: the routes are
+//! written. Then it waits for the event's next value. The host reads the routes, fetches missing experts,
+//! writes the table and sets that value. It does so when it has committed the commands up to the next layer's
+//! routes, so that the GPU finds them ready. The dispatch for the second matrices finds its experts in the
+//! same slots.
 //!
 //! The routes come with the logits of the next layer's router on this layer's input ([`RouterLookahead`]).
 //! The experts they predict are prefetched while the GPU continues.
 //!
-//! If rows have more experts than there are slots, the dispatch is repeated, each time with some of the
-//! experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
+//! If rows may have more experts than there are slots, the pass ends before the dispatch. The host waits for it,
+//! and repeats the dispatch as often as needed, each time with some of the experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
 //! same operations as if all experts were resident.
 
 use crate::device::Device;
@@ -21,8 +25,9 @@ use crate::gpu::metal::device::MetalDevice;
 use crate::gpu::metal::encoder::{Dispatch, Encoding};
 use crate::model::{Arena, Layout};
 use crate::offload::{BoundPlane, CacheStats, ExpertCache, ExpertStage, ExpertWeights, RouterLookahead};
+use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLBuffer, MTLDevice};
+use objc2_metal::{MTLBuffer, MTLCommandBuffer, MTLDevice, MTLEvent, MTLSharedEvent};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -35,6 +40,19 @@ pub(crate) enum SlotTableWrite {
     Current,
     /// No table; the output is the next layer's router logits.
     Logits,
+}
+
+/// How long to wait for the shared event before looking for an error of the GPU, in milliseconds.
+const EVENT_TIMEOUT: u64 = 100;
+
+/// The experts of a layer that the GPU waits for.
+pub(crate) struct ExpertRequest {
+    bound: BoundPlane,
+    rows: usize,
+    /// The lookahead whose logits come with the routes.
+    lookahead: Option<RouterLookahead>,
+    /// Value of the shared event when the routes are written. The host sets the next one.
+    routed: u64,
 }
 
 /// Expert cache and GPU-visible slot tables.
@@ -55,6 +73,11 @@ pub(crate) struct ExpertStreaming {
     routed: Option<(usize, Vec<Vec<usize>>)>,
     /// The layer and experts in the current slot table.
     current: Option<(usize, Vec<usize>)>,
+    /// Has an odd value while the GPU waits for experts.
+    event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
+    /// Value of the event after the last request.
+    event_value: u64,
+    request: Option<ExpertRequest>,
 }
 
 /// The ranges of a file of `length` bytes without the experts.
@@ -83,7 +106,7 @@ impl ExpertStreaming {
         let (name, longest) = ("expert cache slots", experts.largest_class_bytes());
         let parts = &[Range { start: 0, end: length }];
         // SAFETY: `experts` owns the memory and is dropped after the region. Prefetches go to slots that the
-        // current layer does not use, and all other reads happen while no pass is in flight.
+        // current layer does not use. All other reads happen while the GPU has nothing to do or waits for the event.
         let slots = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
         let bytes = layout.expert_slots.bytes.next_multiple_of(Arena::ALIGNMENT);
         let tables = Region::own(device, 2 * bytes, "expert slot tables")?;
@@ -92,7 +115,8 @@ impl ExpertStreaming {
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
         let most = experts.layers().iter().map(RouterLookahead::max_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "lookahead logits")?;
-        let (lookahead, routed, current) = (None, None, None);
+        let event = device.newSharedEvent().ok_or("cannot create a Metal shared event")?;
+        let (lookahead, routed, current, request, event_value) = (None, None, None, None, 0);
         Ok(ExpertStreaming {
             slots,
             tables,
@@ -103,7 +127,26 @@ impl ExpertStreaming {
             lookahead,
             routed,
             current,
+            event,
+            event_value,
+            request,
         })
+    }
+
+    /// The shared event, as command buffers use it.
+    pub(crate) fn event(&self) -> &ProtocolObject<dyn MTLEvent> {
+        ProtocolObject::from_ref(&*self.event)
+    }
+
+    /// Whether the GPU waits for the experts of a layer.
+    fn is_requested(&self, layer: usize) -> bool {
+        self.request.as_ref().is_some_and(|request| request.bound.layer == layer)
+    }
+
+    /// Whether there are slots for all experts of these rows, whatever they choose.
+    fn has_slots_for(&self, layer: usize, rows: usize) -> bool {
+        let stacks = self.experts.weights_of(layer);
+        (rows * stacks.routed_per_token()).min(stacks.experts - stacks.shared) <= self.experts.capacity(layer)
     }
 
     /// All GPU-visible regions.
@@ -144,18 +187,32 @@ impl ExpertStreaming {
         (binding.buffer == Buffer::Weights).then(|| self.experts.plane_at(binding.offset)).flatten()
     }
 
-    /// Prefetches the experts predicted for the next layer. The lookahead dispatch has completed.
-    fn prefetch_predicted(&mut self) -> Result<(), String> {
-        let Some(lookahead) = self.lookahead.take() else { return Ok(()) };
+    /// The experts predicted for the next layer. The lookahead dispatch has completed.
+    fn predicted(&self, lookahead: &RouterLookahead) -> Result<Vec<usize>, String> {
         let count = lookahead.bindings[lookahead.logits].bytes / size_of::<f32>();
         let (memory, offset) = self.logits.place(0, count * size_of::<f32>())?;
-        // SAFETY: shared buffers have contents, of that many elements, and no pass that writes them is in
-        // flight.
+        // SAFETY: shared buffers have contents, of that many elements. The GPU has nothing to do or waits for the
+        // event.
         let logits = unsafe {
             std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
         };
-        let likely = lookahead.predict(self.experts.weights_of(lookahead.layer), logits);
-        self.experts.prefetch(lookahead.layer, &likely)
+        Ok(lookahead.predict(self.experts.weights_of(lookahead.layer), logits))
+    }
+
+    /// Fetches some experts and writes the current slot table.
+    fn fetch(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
+        self.current = None;
+        let mut words = vec![u32::MAX; self.experts.experts(bound.layer)];
+        self.experts.fetch(bound, &experts, &mut words)?;
+        let (memory, offset) = self.tables.place(self.bytes, words.len() * size_of::<u32>())?;
+        // SAFETY: the table has that many words. No pass that reads them is in flight, or it waits for the
+        // event.
+        unsafe {
+            let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
+        }
+        self.current = Some((bound.layer, experts));
+        Ok(())
     }
 
     /// The experts for each repetition of a dispatch. If the dispatch reads routes, a row is computed at
@@ -185,11 +242,23 @@ impl MetalDevice {
         bindings.iter().find_map(|binding| streaming.bound(binding))
     }
 
+    /// Waits until the GPU has written the routes of a request.
+    fn wait_for_routes(&self, routed: u64) -> Result<(), String> {
+        let streaming = self.streaming.as_ref().ok_or("experts are not streamed")?;
+        while !streaming.event.waitUntilSignaledValue_timeoutMS(routed, EVENT_TIMEOUT) {
+            // After an error the GPU does not signal.
+            if self.underway.iter().any(|submitted| submitted.commands.error().is_some()) {
+                return Err("the GPU did not finish a pass".to_owned());
+            }
+        }
+        Ok(())
+    }
+
     /// The chosen experts of each row, sorted.
-    fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Vec<Vec<usize>> {
+    fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Result<Vec<Vec<usize>>, String> {
         let (routes, chosen) = (stacks.routes, stacks.experts_per_token);
         let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
-        // SAFETY: the range is in bounds, and no pass is in flight.
+        // SAFETY: the range is in bounds, and the GPU has nothing to do or waits for the event.
         let words = unsafe { std::slice::from_raw_parts(words.cast::<u32>().as_ptr(), rows * 2 * chosen) };
         let experts = |row: &[u32]| -> Vec<usize> {
             let mut experts: Vec<usize> = row[..chosen].iter().map(|expert| *expert as usize).collect();
@@ -197,14 +266,23 @@ impl MetalDevice {
             experts.dedup();
             experts
         };
-        words.chunks_exact(2 * chosen).map(experts).collect()
+        let rows: Vec<Vec<usize>> = words.chunks_exact(2 * chosen).map(experts).collect();
+        match rows.iter().flatten().find(|expert| **expert >= stacks.experts) {
+            Some(expert) => {
+                Err(format!("a row is routed to expert {expert}, but there are {} experts", stacks.experts))
+            }
+            None => Ok(rows),
+        }
     }
 }
 
 impl Encoding<'_> {
-    /// Encodes a dispatch that reads experts, after fetching the experts of its rows.
+    /// Encodes a dispatch that reads experts. The experts of its rows are fetched before it runs.
     pub(crate) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: BoundPlane) -> Result<(), String> {
         let streaming = self.streaming()?;
+        if bound.stage == ExpertStage::Down && streaming.is_requested(bound.layer) {
+            return self.encode(dispatch, Some(SlotTableWrite::Current));
+        }
         let stacks = streaming.experts.weights_of(bound.layer).clone();
         let is_known = streaming.routed.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
         let routes = |it: &&Binding| (it.buffer, it.offset) == (stacks.routes.buffer, stacks.routes.offset);
@@ -215,22 +293,25 @@ impl Encoding<'_> {
                 // Every threadgroup routes by itself, and the first one writes the routes.
                 self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Empty))?;
             }
-            self.finish_commands()?;
             let rows = *dispatch.scalars.first().ok_or("the dispatch has no row count")? as usize;
-            let row_experts = self.device.routes(&stacks, rows);
-            if let Some(expert) = row_experts.iter().flatten().find(|expert| **expert >= stacks.experts) {
-                return Err(format!(
-                    "a row is routed to expert {expert}, but there are {} experts",
-                    stacks.experts
-                ));
+            if self.streaming()?.has_slots_for(bound.layer, rows) {
+                self.request_experts(bound, rows)?;
+                return self.encode(dispatch, Some(SlotTableWrite::Current));
             }
-            self.streaming()?.routed = Some((bound.layer, row_experts));
+            self.finish_commands()?;
+            self.streaming()?.routed = Some((bound.layer, self.device.routes(&stacks, rows)?));
         }
         for experts in self.streaming()?.expert_batches(bound, routes.is_some()) {
             self.write_slot_table(bound, experts)?;
             self.encode(dispatch, Some(SlotTableWrite::Current))?;
         }
-        if bound.stage == ExpertStage::GateUp { self.streaming()?.prefetch_predicted() } else { Ok(()) }
+        if bound.stage == ExpertStage::GateUp
+            && let Some(lookahead) = self.streaming()?.lookahead.take()
+        {
+            let likely = self.streaming()?.predicted(&lookahead)?;
+            self.streaming()?.experts.prefetch(lookahead.layer, &likely)?;
+        }
+        Ok(())
     }
 
     /// For a router dispatch, also encodes the next layer's router on the same input.
@@ -246,34 +327,63 @@ impl Encoding<'_> {
         Ok(())
     }
 
-    /// Fetches some experts and writes the slot table.
-    fn write_slot_table(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
+    /// Lets the commands that follow wait for the experts of these rows. Serves the previous request, whose commands
+    /// are committed now.
+    fn request_experts(&mut self, bound: BoundPlane, rows: usize) -> Result<(), String> {
         let streaming = self.streaming()?;
-        let wanted = Some((bound.layer, experts));
-        if bound.stage == ExpertStage::Down && streaming.current == wanted {
+        let routed = streaming.event_value + 1;
+        streaming.event_value = routed + 1;
+        let request = ExpertRequest { bound, rows, lookahead: streaming.lookahead.take(), routed };
+        self.commit_and_signal(routed)?;
+        self.serve_request()?;
+        self.streaming()?.request = Some(request);
+        Ok(())
+    }
+
+    /// Fetches the requested experts, if any, and lets the GPU continue, also after an error.
+    pub(crate) fn serve_request(&mut self) -> Result<(), String> {
+        let request = self.device.streaming.as_mut().and_then(|streaming| streaming.request.take());
+        let Some(request) = request else { return Ok(()) };
+        let likely = self.fetch_requested(&request);
+        let streaming = self.streaming()?;
+        streaming.event.setSignaledValue(request.routed + 1);
+        match request.lookahead.zip(likely?) {
+            Some((lookahead, likely)) => streaming.experts.prefetch(lookahead.layer, &likely),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the routes of a request, fetches the experts and writes the slot table. Returns the experts predicted for
+    /// the next layer. The next layer's commands overwrite routes and logits, so all of this comes before the
+    /// signal.
+    fn fetch_requested(&mut self, request: &ExpertRequest) -> Result<Option<Vec<usize>>, String> {
+        let ExpertRequest { bound, rows, lookahead, routed } = request;
+        self.device.wait_for_routes(*routed)?;
+        let stacks = self.streaming()?.experts.weights_of(bound.layer).clone();
+        let experts: BTreeSet<usize> = self.device.routes(&stacks, *rows)?.into_iter().flatten().collect();
+        let streaming = self.streaming()?;
+        streaming.fetch(*bound, experts.into_iter().collect())?;
+        lookahead.as_ref().map(|lookahead| streaming.predicted(lookahead)).transpose()
+    }
+
+    /// Fetches some experts and writes the slot table, while the GPU is idle.
+    fn write_slot_table(&mut self, bound: BoundPlane, experts: Vec<usize>) -> Result<(), String> {
+        let in_table = self.streaming()?.current.as_ref();
+        if bound.stage == ExpertStage::Down
+            && in_table.is_some_and(|(layer, current)| (*layer, current) == (bound.layer, &experts))
+        {
             // The previous dispatch already fetched complete expert records.
             return Ok(());
         }
         // Slots are reassigned and the table is overwritten.
         self.finish_commands()?;
-        let streaming = self.streaming()?;
-        streaming.current = None;
-        let experts = wanted.as_ref().map_or(&[][..], |(_, experts)| experts);
-        let mut words = vec![u32::MAX; streaming.experts.experts(bound.layer)];
-        streaming.experts.fetch(bound, experts, &mut words)?;
-        let (memory, offset) = streaming.tables.place(streaming.bytes, words.len() * size_of::<u32>())?;
-        // SAFETY: the table has that many words, and no pass that reads them is in flight.
-        unsafe {
-            let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
-            std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
-        }
-        streaming.current = wanted;
-        Ok(())
+        self.streaming()?.fetch(bound, experts)
     }
 
     /// Commits and waits for everything encoded.
     fn finish_commands(&mut self) -> Result<(), String> {
         self.commit();
+        self.serve_request()?;
         self.device.wait(0)
     }
 
