@@ -2,16 +2,13 @@
 //! the checkpoint's format. Also measures the quantization error of several formats before one is chosen.
 
 use crate::codec::range_error::RangeError;
-use crate::codec::row::{decode_row, encode_row, encode_row_weighted};
 use crate::column_importance::ColumnImportance;
+use crate::file::encoded_row::encode_row_with_sums;
 use crate::file::gather;
+use crate::file::in_order::in_order;
 use crate::quantization_error::{QuantizationError, Sums};
 use forge_ir::{Diagnostic, Format, Graph, ImportanceMatrix, Packed, WeightId, WeightRows};
 use std::ops::Range;
-use std::sync::mpsc;
-
-/// Largest finite f16.
-const LARGEST_HALF: f32 = 65504.0;
 
 /// Number of values that a thread encodes at once: few enough to stay in its cache.
 const CHUNK_NUMBERS: usize = 1 << 17;
@@ -62,37 +59,11 @@ impl<'a> Matrix<'a> {
         self.rows
     }
 
-    /// Applies `work` to ranges of rows in parallel and gives the results to `take` in row order. With interleaved
-    /// parts, ranges are whole pairs.
-    ///
-    /// Threads take ranges in turn. Each works one range ahead of `take`.
-    pub(crate) fn in_parallel<T: Send>(
-        &self,
-        rows: Range<usize>,
-        work: impl Fn(Range<usize>) -> Result<T, Diagnostic> + Sync,
-        mut take: impl FnMut(T) -> Result<(), Diagnostic>,
-    ) -> Result<(), Diagnostic> {
+    /// Ranges of rows that are encoded at once. With interleaved parts, these are whole pairs.
+    pub(crate) fn chunks(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let turn = gather::turn(self.packed.layout);
         let chunk = (CHUNK_NUMBERS / self.columns).max(1).next_multiple_of(turn);
-        let chunks = rows.len().div_ceil(chunk);
-        let range = |index: usize| rows.start + index * chunk..rows.end.min(rows.start + (index + 1) * chunk);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks);
-        std::thread::scope(|scope| {
-            let results: Vec<_> = (0..threads)
-                .map(|thread| {
-                    let (sender, results) = mpsc::sync_channel(1);
-                    let (work, range) = (&work, &range);
-                    scope.spawn(move || {
-                        // Sending fails after an error in `take`.
-                        (thread..chunks).step_by(threads).all(|index| sender.send(work(range(index))).is_ok())
-                    });
-                    results
-                })
-                .collect();
-            // A thread that ends early has panicked, which the scope reports.
-            let results = (0..chunks).map_while(|index| results[index % threads].recv().ok());
-            results.into_iter().try_for_each(|result| take(result?))
-        })
+        rows.clone().step_by(chunk).map(move |start| start..rows.end.min(start + chunk))
     }
 
     /// The values of some rows.
@@ -116,46 +87,29 @@ impl<'a> Matrix<'a> {
         format.is_quantized() && gain.is_none() && parts.iter().all(same)
     }
 
-    /// Copies rows of the checkpoint's quantized values and scales.
-    fn keep(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
-        let format = self.packed.format;
-        let [codes, scales] = format.plane_bytes(self.columns);
+    /// The checkpoint's quantized values and scales of some rows.
+    fn stored(&self, rows: Range<usize>) -> Result<[Vec<u8>; 2], Diagnostic> {
+        let [codes, scales] = self.packed.format.plane_bytes(self.columns);
         let mut stored = vec![0; rows.len() * (codes + scales)];
         let read = |part, rows, out: &mut [u8]| self.weights.stored(part, rows, out);
-        let out = ([codes, scales], &mut stored[..]);
-        gather::matrix(read, self.graph, self.packed, rows.clone(), out)?;
-        let mut encoded = Encoded { planes: [Vec::new(), Vec::new()], sums: Vec::new() };
-        let mut values = vec![0.0; self.columns];
-        for (index, row) in stored.chunks_exact(codes + scales).enumerate() {
-            let planes = row.split_at(codes);
-            decode_row(format, planes.into(), &mut values);
-            // Kernels multiply in f16, and stored scales may exceed its range.
-            let is_f16 = |x: &f32| x.abs() <= LARGEST_HALF;
-            if !values.iter().fold(true, |all, x| all & is_f16(x)) {
-                let column = values.iter().position(|x| !is_f16(x)).unwrap_or(0);
-                let value = values[column];
-                let why = match value.is_finite() {
-                    true => RangeError::TooLarge { value },
-                    false => RangeError::NotFinite { column },
-                };
-                return Err(unrepresentable_value(self.graph, self.packed, rows.start + index, why));
-            }
-            for (plane, bytes) in encoded.planes.iter_mut().zip([planes.0, planes.1]) {
-                plane.extend_from_slice(bytes);
-            }
-            encoded.sums.push(Sums::of(&values, &values, self.column_weights(rows.start + index)));
+        gather::matrix(read, self.graph, self.packed, rows, ([codes, scales], &mut stored[..]))?;
+        let mut planes = [Vec::new(), Vec::new()];
+        for row in stored.chunks_exact(codes + scales) {
+            let (codes, scales) = row.split_at(codes);
+            planes[0].extend_from_slice(codes);
+            planes[1].extend_from_slice(scales);
         }
-        Ok(encoded)
+        Ok(planes)
     }
 
     /// Encodes rows in the planned format.
     pub(crate) fn encode(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
-        if self.is_kept() {
-            return self.keep(rows);
-        }
-        let values = self.gathered(rows.clone())?;
-        self.encode_values(self.packed.format, rows.start, &values)
-            .map_err(|(row, why)| unrepresentable_value(self.graph, self.packed, rows.start + row, why))
+        let encoded = if self.is_kept() {
+            self.encode_rows(self.packed.format, rows.start, None, self.stored(rows.clone())?)
+        } else {
+            self.encode_values(self.packed.format, rows.start, &self.gathered(rows.clone())?)
+        };
+        encoded.map_err(|(row, why)| unrepresentable_value(self.graph, self.packed, rows.start + row, why))
     }
 
     /// The weights of the squared errors of a row's columns, and their unit; `None` without statistics.
@@ -170,51 +124,30 @@ impl<'a> Matrix<'a> {
         first: usize,
         values: &[f32],
     ) -> Result<Encoded, (usize, RangeError)> {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2.
-            return unsafe { self.encode_with_avx2(format, first, values) };
-        }
-        self.encode_inline(format, first, values)
+        let planes =
+            format.plane_bytes(self.columns).map(|bytes| vec![0; values.len() / self.columns * bytes]);
+        self.encode_rows(format, first, Some(values), planes)
     }
 
-    /// [`Matrix::encode_inline`], compiled for vectors of 8 values. The results are the same.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn encode_with_avx2(
+    /// Encodes rows from `first` on into planes. Without values, the planes have the rows already.
+    fn encode_rows(
         &self,
         format: Format,
         first: usize,
-        values: &[f32],
+        values: Option<&[f32]>,
+        mut planes: [Vec<u8>; 2],
     ) -> Result<Encoded, (usize, RangeError)> {
-        self.encode_inline(format, first, values)
-    }
-
-    /// [`Matrix::encode_values`]. The encoders of simple formats are inlined, too.
-    #[inline(always)]
-    fn encode_inline(
-        &self,
-        format: Format,
-        first: usize,
-        values: &[f32],
-    ) -> Result<Encoded, (usize, RangeError)> {
-        let rows = values.len() / self.columns;
         let [codes, scales] = format.plane_bytes(self.columns);
-        let mut planes = [vec![0; rows * codes], vec![0; rows * scales]];
+        let rows = planes[0].len() / codes;
         let mut sums = Vec::with_capacity(rows);
-        let mut stored = vec![0.0; self.columns];
-        for (index, row) in values.chunks_exact(self.columns).enumerate() {
+        let mut decoded = vec![0.0; self.columns];
+        for index in 0..rows {
             let [plane, second] = &mut planes;
-            let plane = &mut plane[index * codes..(index + 1) * codes];
-            let second = &mut second[index * scales..(index + 1) * scales];
+            let planes = [&mut plane[index * codes..][..codes], &mut second[index * scales..][..scales]];
+            let row = values.map(|values| &values[index * self.columns..][..self.columns]);
             let weights = self.column_weights(first + index);
-            match weights {
-                Some((weights, _)) => encode_row_weighted(format, row, weights, [&mut *plane, &mut *second]),
-                None => encode_row(format, row, [&mut *plane, &mut *second]),
-            }
-            .map_err(|why| (index, why))?;
-            decode_row(format, [plane, second], &mut stored);
-            sums.push(Sums::of(row, &stored, weights));
+            let of_row = encode_row_with_sums(format, row, weights, planes, &mut decoded);
+            sums.push(of_row.map_err(|why| (index, why))?);
         }
         Ok(Encoded { planes, sums })
     }
@@ -248,8 +181,9 @@ pub fn measure(
     let Some(matrix) = Matrix::of(graph, packed, weights, statistics)? else {
         return Ok(vec![None; formats.len()]);
     };
-    let work = |rows| matrix.measure(formats, rows);
-    matrix.in_parallel(0..matrix.rows, work, |measured| {
+    let chunks: Vec<Range<usize>> = matrix.chunks(0..matrix.rows).collect();
+    let work = |rows: &Range<usize>| matrix.measure(formats, rows.clone());
+    in_order(&chunks, work, |_, measured| {
         for (total, sums) in totals.iter_mut().zip(measured) {
             *total = total.zip(sums).map(|(total, sums)| sums.into_iter().fold(total, Sums::plus));
         }

@@ -1,15 +1,17 @@
 //! Writes the weight file in file order with bounded memory.
 //!
-//! In memory are one block of rows, and the scales of the current matrix: they follow its quantized values in
-//! the file and take at most a quarter of their size.
+//! In memory are a few chunks of rows for each core, and the scales of the current matrix: they follow its quantized
+//! values in the file and take at most a quarter of their size.
 
 use crate::codec::range_error::RangeError;
 use crate::file::gather;
+use crate::file::in_order::in_order;
 use crate::file::layout::{FileLayout, Place};
-use crate::file::matrix::{Encoded, Matrix, unrepresentable_value};
+use crate::file::matrix::{Matrix, unrepresentable_value};
 use crate::quantization_error::{Stat, Summary, Sums};
 use forge_ir::{Diagnostic, Graph, ImportanceMatrix, Packed, WeightRows};
 use std::io::Write;
+use std::ops::Range;
 
 /// Progress of the write.
 #[derive(Clone, Copy, Debug)]
@@ -53,28 +55,38 @@ pub fn write_calibrated(
     let mut out = Output { sink, hasher: crc32fast::Hasher::new(), written: 0 };
     out.put(&layout.header)?;
     let mut sums = vec![Sums::default(); plan.len()];
-    for run in &layout.runs {
-        let members = run.iter().map(|index| (*index, &plan[*index], &layout.weights[*index]));
-        let members = members.map(|(index, packed, place)| {
-            Ok((index, packed, place, Matrix::of(graph, packed, weights, statistics)?))
-        });
-        let members = members.collect::<Result<Vec<_>, Diagnostic>>()?;
-        // Expert by expert, all matrices of each.
-        for expert in 0..members.first().map_or(0, |(_, _, place, _)| place.experts) {
-            for (index, packed, place, matrix) in &members {
-                let mut report =
-                    |written| progress(Progress { weight: &packed.name, written, total: layout.bytes });
-                match matrix {
-                    Some(matrix) => {
-                        let sums = &mut sums[*index];
-                        write_matrix(matrix, (place, expert), &mut out, sums, &mut report)?;
-                    }
-                    None => write_vector((graph, packed, weights), place, &mut out)?,
+    let matrices = plan.iter().map(|packed| Matrix::of(graph, packed, weights, statistics));
+    let matrices = matrices.collect::<Result<Vec<_>, Diagnostic>>()?;
+    let chunks = chunks(&layout, &matrices);
+    let encode = |chunk: &Chunk| {
+        let matrix = matrices[chunk.weight].as_ref();
+        matrix.map(|matrix| matrix.encode(chunk.rows.clone())).transpose()
+    };
+    // The scales of the current matrix, or of the expert's part of a stack.
+    let mut scales = Vec::new();
+    in_order(&chunks, encode, |chunk, encoded| {
+        let (packed, place) = (&plan[chunk.weight], &layout.weights[chunk.weight]);
+        match encoded {
+            Some(encoded) => {
+                let sums = &mut sums[chunk.weight];
+                *sums = encoded.sums.into_iter().fold(*sums, Sums::plus);
+                let [values, more] = encoded.planes;
+                if chunk.is_first {
+                    out.pad_to(chunk.record + place.planes[0].0)?;
                 }
-                report(out.written);
+                out.put(&values)?;
+                scales.extend(more);
+                if chunk.is_last && !scales.is_empty() {
+                    out.pad_to(chunk.record + place.planes[1].0)?;
+                    out.put(&scales)?;
+                    scales.clear();
+                }
             }
+            None => write_vector((graph, packed, weights), place, &mut out)?,
         }
-    }
+        progress(Progress { weight: &packed.name, written: out.written, total: layout.bytes });
+        Ok(())
+    })?;
     out.pad_to(layout.bytes)?;
     out.sink.flush().map_err(|error| unwritable(&error))?;
     let weights = plan.iter().zip(&layout.weights).zip(sums).map(|((packed, place), sums)| Stat {
@@ -102,33 +114,44 @@ fn write_vector(
     out.put(&bytes)
 }
 
-/// Streams a matrix, or an expert's part of a stack: quantized values first, then scales. Adds the errors to
-/// `sums`.
-fn write_matrix(
-    matrix: &Matrix<'_>,
-    (place, expert): (&Place, usize),
-    out: &mut Output<'_>,
-    sums: &mut Sums,
-    report: &mut dyn FnMut(u64),
-) -> Result<(), Diagnostic> {
-    let mut scales = Vec::new();
-    let record = expert as u64 * place.record;
-    out.pad_to(record + place.planes[0].0)?;
-    let take = |block: Encoded| {
-        let [values, more] = block.planes;
-        out.put(&values)?;
-        scales.extend(more);
-        *sums = block.sums.into_iter().fold(*sums, Sums::plus);
-        report(out.written);
-        Ok(())
-    };
-    let rows = matrix.rows() / place.experts;
-    matrix.in_parallel(expert * rows..(expert + 1) * rows, |rows| matrix.encode(rows), take)?;
-    if !scales.is_empty() {
-        out.pad_to(record + place.planes[1].0)?;
-        out.put(&scales)?;
+/// Part of the file that is encoded at once: rows of a matrix, or a vector.
+struct Chunk {
+    /// Index of the weight in the plan.
+    weight: usize,
+    rows: Range<usize>,
+    /// Offset of the expert's record in a stack.
+    record: u64,
+    /// Whether a matrix, or an expert's part of a stack, begins here, and whether it ends.
+    is_first: bool,
+    is_last: bool,
+}
+
+/// All chunks in file order: quantized values of a matrix, then scales. Experts come one after the other, each with all
+/// of its matrices.
+fn chunks(layout: &FileLayout, matrices: &[Option<Matrix<'_>>]) -> Vec<Chunk> {
+    let mut chunks = Vec::new();
+    for run in &layout.runs {
+        for expert in 0..run.first().map_or(0, |weight| layout.weights[*weight].experts) {
+            for &weight in run {
+                let place = &layout.weights[weight];
+                let record = expert as u64 * place.record;
+                let Some(matrix) = &matrices[weight] else {
+                    chunks.push(Chunk { weight, rows: 0..0, record, is_first: true, is_last: true });
+                    continue;
+                };
+                let each = matrix.rows() / place.experts;
+                let all = expert * each..(expert + 1) * each;
+                chunks.extend(matrix.chunks(all.clone()).map(|rows| Chunk {
+                    weight,
+                    record,
+                    is_first: rows.start == all.start,
+                    is_last: rows.end == all.end,
+                    rows,
+                }));
+            }
+        }
     }
-    Ok(())
+    chunks
 }
 
 /// The sink, with the bytes and the checksum written so far.
