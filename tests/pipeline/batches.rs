@@ -7,8 +7,7 @@ use forge_sim::{Program, Recording, Replay, Weights};
 use tests::{Built, all_built};
 
 /// Slots, and the rows of each pass of a slot, with a KV cache that is split. Passes of all slots have at most 16
-/// rows, so that they are decode passes, in which rows share a slot at first. Recurrent states step by one row: such
-/// models process the first passes in the batch schedule, and decode the last two.
+/// rows, so that they are decode passes, in which rows share a slot at first.
 const SLOTS: usize = 3;
 const CHUNKS: [usize; 10] = [5, 5, 5, 5, 5, 5, 5, 5, 1, 1];
 
@@ -38,20 +37,14 @@ fn rows_of_decode_passes_have_the_bits_of_one_row() {
         let text =
             std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
         let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
-        let model =
-            std::fs::read_to_string(built.directory.join("src/model.rs")).expect("a crate has a model");
-        let is_recurrent = !model.contains("recurrent_state_bytes: 0,");
         let rows: usize = CHUNKS.iter().sum();
-        let one_at_a_time = vec![1; rows];
-        let chunks_alone = if is_recurrent { &CHUNKS[..] } else { &one_at_a_time };
         let together = logits(&program, built, &record(built, (SLOTS, 0), 64, &CHUNKS));
-        let alone = logits(&program, built, &record(built, (1, 0), 64, chunks_alone)).concat();
+        let alone = logits(&program, built, &record(built, (1, 0), 64, &vec![1; rows])).concat();
         let width = alone.len() / rows;
         let (mut errors, mut first) = (Vec::new(), 0);
         for (pass, count) in together.iter().zip(CHUNKS) {
             assert_eq!(pass.len(), SLOTS * count * width, "{}", built.name());
-            let compared = !is_recurrent || count == 1;
-            for (index, row) in pass.chunks(width).enumerate().filter(|_| compared) {
+            for (index, row) in pass.chunks(width).enumerate() {
                 let position = first + index % count;
                 if row != &alone[position * width..][..width] {
                     errors.push(format!("slot {} position {position} differs", index / count));

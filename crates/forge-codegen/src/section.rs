@@ -98,8 +98,10 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels::Context, section: &Se
         let phrases = more.iter().filter(|(count, _)| *count > 0);
         let mut more_phrase: String =
             phrases.map(|(count, when)| format!(", and {count} more {when}")).collect();
-        let [always, absorbed, expanded] =
-            [Condition::Always, Condition::Absorbed, Condition::Expanded].map(count);
+        let [always, separate, absorbed, expanded] =
+            [Condition::Always, Condition::SeparateSlots, Condition::Absorbed, Condition::Expanded]
+                .map(count);
+        let always = always + separate;
         if expanded > 0 {
             more_phrase += &format!("; with expanded latents {expanded} per tile instead of {absorbed}");
         }

@@ -52,6 +52,7 @@ fn condition(condition: Condition, caller: Caller) -> Option<&'static str> {
         Condition::Split => Some("if b.kv_splits > 1"),
         Condition::SeveralRows => Some("if b.rows > 1"),
         Condition::SharedSlots => Some("if b.appends == 0"),
+        Condition::SeparateSlots => Some("if b.appends != 0"),
         Condition::Many => Some("if b.rows as usize > SMALL_BATCH_MAX"),
         Condition::Absorbed => Some("if b.expanded == 0"),
         Condition::Expanded => Some("for tile in b.tiles()"),

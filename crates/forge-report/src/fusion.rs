@@ -67,7 +67,10 @@ pub(crate) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
 
 /// Whether a step runs in the simplest pass: a small batch, greedy sampling, no split-KV attention.
 fn is_plain(step: &Step) -> bool {
-    matches!(step.condition, Condition::Always | Condition::Absorbed | Condition::Greedy)
+    matches!(
+        step.condition,
+        Condition::Always | Condition::SeparateSlots | Condition::Absorbed | Condition::Greedy
+    )
 }
 
 /// Draws the steps of one schedule next to the nodes, with lines to the nodes that they compute.
@@ -104,7 +107,9 @@ fn draw_steps(
         let class = format!("box {}{maybe}", bound.class(step));
         canvas.rect((x, y - BOX / 2.0), (width, BOX), &class, &step.formula);
         let name = match step.condition {
-            Condition::Always | Condition::Absorbed | Condition::Greedy => step.name.clone(),
+            Condition::Always | Condition::SeparateSlots | Condition::Absorbed | Condition::Greedy => {
+                step.name.clone()
+            }
             Condition::Split => format!("{} if split", step.name),
             Condition::SeveralRows => format!("{} of several rows", step.name),
             Condition::SharedSlots => format!("{} if rows share a slot", step.name),

@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 
 /// Reason of the step that combines KV splits.
 pub(crate) const JOINS: &str = "KV splits of a long context are combined after all threadgroups finish";
-/// Why rows that share a slot are appended by a step of their own.
+/// Why rows that share a slot have steps of their own.
 pub(crate) const SHARED: &str =
-    "rows of one slot attend to keys and values that other threadgroups would append";
+    "rows of one slot need what other threadgroups would write to its cache or state";
 
 /// A reason for every operation of the list that is not part of the minimum.
 pub(crate) fn reasons(list: &Fused, disabled: &BTreeSet<Fusion>) -> Vec<Option<String>> {

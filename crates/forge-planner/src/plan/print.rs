@@ -149,6 +149,7 @@ impl Plan {
             Condition::Split => " (if KV is split)",
             Condition::SeveralRows => " (if several rows)",
             Condition::SharedSlots => " (if rows share a slot)",
+            Condition::SeparateSlots => " (unless rows share a slot)",
             Condition::Many => " (if many rows)",
             Condition::Absorbed => " (if MLA is absorbed)",
             Condition::Expanded => " (if MLA is expanded, for each KV tile)",

@@ -65,6 +65,8 @@ pub enum Condition {
     SeveralRows,
     /// In passes with several rows of one slot.
     SharedSlots,
+    /// In all other passes.
+    SeparateSlots,
     /// In passes of many rows (prefill).
     Many,
     /// If MLA runs in absorbed form.

@@ -115,6 +115,7 @@ impl Plan {
             Condition::SeveralRows => load.rows > 1,
             // Rows of the decode schedule belong to different slots here.
             Condition::SharedSlots => false,
+            Condition::SeparateSlots => true,
             Condition::Many => load.regime() == Regime::Many,
             Condition::Absorbed => !self.expands_mla(load),
             Condition::Expanded => self.expands_mla(load),

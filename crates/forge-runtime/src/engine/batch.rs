@@ -97,8 +97,8 @@ impl<D: Device> Engine<D> {
         if self.slots.len() == 1 || !self.decodes_batches() {
             return vec![(self.schedule(rows.len()), all())];
         }
-        // Weights are read once for decoded rows and short portions of prompts. Recurrent states step by one row.
-        if rows.len() <= self.info().independent_rows as usize && self.info().recurrent_state_bytes == 0 {
+        // Weights are read once for decoded rows and short portions of prompts.
+        if rows.len() <= self.info().independent_rows as usize {
             return vec![(Schedule::Decode, all())];
         }
         let (decode_rows, max_decoded) = match self.is_reproducible {

@@ -4,7 +4,7 @@ use crate::fuse::list::{Convolve, DeltaRule, Fused, Operation};
 use crate::lower::section::Draft;
 use crate::lower::select::Select;
 use crate::plan::regime::Regime;
-use crate::plan::{BatchColumn, Operand, RecurrentState};
+use crate::plan::{BatchColumn, Condition, Operand, RecurrentState, RowsOf};
 use forge_ir::{Diagnostic, Layout, ParamId};
 use forge_kernels::{Spec, spec};
 
@@ -139,7 +139,11 @@ impl Select<'_> {
                 self.function(&draft.function_name("delta_rule"), &general, &variants(regimes, spec, chunks))
             }
             Some(Convolution { rows, taps, conv_state, kept }) => {
-                arguments.extend([("taps", Operand::Field(taps)), ("conv_state", conv_state)]);
+                let convolution = [("taps", Operand::Field(taps)), ("conv_state", conv_state)];
+                let activation = rule.prologue.as_ref().and_then(|convolve| convolve.activation);
+                let convolve = forge_ops::CausalConv { width: channels, taps: rows, pitch, activation };
+                self.rows_of_shared_slots(draft, (convolve, &convolution), (spec, &arguments));
+                arguments.extend(convolution);
                 formula = format!("Convolve the last {rows} rows, kept in {kept}. {formula}");
                 let general = format!("the last rows are convolved; {general_rule}{through}");
                 let spec = Spec::DeltaStep(forge_ops::DeltaStep { rule: spec, taps: rows });
@@ -147,6 +151,9 @@ impl Select<'_> {
             }
         };
         draft.step(&operation.name, &formula, function, &arguments);
+        if rule.prologue.is_some() {
+            draft.set_last_condition(Condition::SeparateSlots);
+        }
         if chunks.is_some()
             && let (Some(gated), Some(gain)) = (rule.gated, gain)
             && let Some((_, inputs)) = arguments.iter().find(|(name, _)| *name == "inputs")
@@ -160,6 +167,36 @@ impl Select<'_> {
             let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
             self.many(draft, "gated_rms_norm", &formula, function, &arguments);
         }
+    }
+
+    /// Convolves and updates states row after row, where the delta rule has one threadgroup for each row and head.
+    fn rows_of_shared_slots(
+        &mut self,
+        draft: &mut Draft<'_>,
+        (convolve, convolution): (forge_ops::CausalConv, &[(&'static str, Operand)]),
+        (rule, arguments): (forge_ops::DeltaRule, &[(&'static str, Operand)]),
+    ) {
+        let Some((_, inputs)) = arguments.iter().find(|(name, _)| *name == "inputs") else { return };
+        let several = &draft.regimes()[1..];
+        let convolved = self.scratch("convolved", convolve.width, RowsOf::DecodeRow);
+        let convolved = Operand::Scratch(convolved);
+        let general = "y = causal depthwise convolution of the conv state and the row";
+        let function =
+            self.function(&draft.function_name("convolve"), general, &[(several, Spec::Convolve(convolve))]);
+        let mut of_convolve = vec![("x", *inputs), SLOTS, POSITIONS, ("y", convolved)];
+        of_convolve.extend(convolution);
+        let formula = "Convolve all rows in order, since rows of one slot are in each other's convolution.";
+        draft.step("shared_convolve", formula, function, &of_convolve);
+        draft.set_last_condition(Condition::SharedSlots);
+
+        let general = "decay the state, update it with key and value (delta rule), row after row";
+        let function =
+            self.function(&draft.function_name("delta_rule"), general, &[(several, Spec::DeltaRule(rule))]);
+        let mut of_rule = vec![("convolved", convolved)];
+        of_rule.extend(arguments);
+        let formula = "Apply the delta rule to all rows in order, since rows of one slot continue its state.";
+        draft.step("shared_delta_rule", formula, function, &of_rule);
+        draft.set_last_condition(Condition::SharedSlots);
     }
 }
 
