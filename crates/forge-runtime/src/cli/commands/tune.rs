@@ -3,6 +3,7 @@
 
 use crate::cli::arguments::Tune;
 use crate::cli::command::{Command, Context};
+use crate::cli::commands::bench::batched::decode_speeds;
 use crate::cli::interrupt;
 use crate::cli::output::{CommandExit, Outcome, log_info, print, print_error, print_json};
 use crate::cli::progress::Progress;
@@ -12,6 +13,7 @@ use crate::measure::tune::{Tuner, TuningResult, line, table};
 use forge_device::atomic_write;
 use forge_device::device::Device;
 use forge_device::error::Error;
+use serde_json::json;
 
 impl Command for Tune {
     const NAME: &'static str = "tune";
@@ -68,7 +70,22 @@ impl Command for Tune {
         if all.is_empty() {
             return Err(Error::runtime("no kernel of this model has candidate layouts").into());
         }
-        let written = table(program.info.name, &described, &all);
+        // The tuned engine's memory is needed.
+        drop(engine);
+        let mut written = table(program.info.name, &described, &all);
+        if !was_interrupted {
+            let speeds = decode_speeds(context)?;
+            if !command.json {
+                let speeds: Vec<String> =
+                    speeds.iter().map(|(sequences, speed)| format!("{sequences}: {speed:.0}")).collect();
+                print(&format!(
+                    "decode with unchanged layouts, tok/s by sequences: {}\n",
+                    speeds.join(", ")
+                ))?;
+            }
+            let speed = |&(sequences, speed)| json!({ "sequences": sequences, "tokens_per_second": speed });
+            written["decode"] = speeds.iter().map(speed).collect();
+        }
         atomic_write::write(&path, &format!("{written:#}\n")).map_err(unwritten)?;
         if command.json {
             print_json(&written)?;

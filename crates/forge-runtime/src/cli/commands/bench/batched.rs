@@ -13,6 +13,10 @@ use forge_device::error::Error;
 use serde_json::{Value, json};
 use std::time::Instant;
 
+/// Numbers of sequences for which [`decode_speeds`] measures decode.
+#[cfg(feature = "tune")]
+const SEQUENCES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+
 /// The measurement of one number of parallel sequences.
 struct Measurement {
     parallel: u32,
@@ -71,6 +75,21 @@ pub(crate) fn run(command: &Bench, context: &Context<'_>) -> Outcome {
         }
     }
     Ok(true)
+}
+
+/// Tokens per second of decode, of all sequences together, by their number.
+#[cfg(feature = "tune")]
+pub(crate) fn decode_speeds(context: &Context<'_>) -> Result<Vec<(u32, f64)>, Error> {
+    let (prompt, generated) = (64, 32);
+    let mut options = context.common.load_options();
+    options.slots = SEQUENCES.into_iter().max().unwrap_or(1);
+    let mut engine = options.engine(context.program, Some((prompt + generated) as usize))?;
+    finish_background_work(engine.device())?;
+    let speed = |parallel| {
+        measure(&mut engine, parallel, prompt, 8)?;
+        Ok((parallel, measure(&mut engine, parallel, prompt, generated)?.speeds()[1]))
+    };
+    SEQUENCES.into_iter().map(speed).collect()
 }
 
 /// Prefills a prompt in each slot, one after another, and decodes all sequences together, as far as a pass has rows for

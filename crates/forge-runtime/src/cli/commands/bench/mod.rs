@@ -4,7 +4,7 @@
 //! With `--n-depth` a test runs with tokens already in the context (`@ dN`). Decode is also compared with the
 //! memory bandwidth, because every decoded token reads all weights, and prefill with the peak compute rate.
 
-mod batched;
+pub(crate) mod batched;
 mod result;
 mod sustained;
 mod table;
