@@ -3,8 +3,8 @@
 use crate::emulated::{DRIVER, write_driver};
 use crate::model_lists::{
     AFFINE, ALL_EXPERTS_SELECTED, CONVERTED, CONVERTED_TO_CODES, EXPERTS, FEW_FORMATS, FORMATS, FUSED,
-    LATENTS, MIXED, MLX, MLX_SUFFIX, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTIZED, SHARED,
-    SUPERBLOCKS, TENSORS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
+    LATENTS, MIXED, MLX, MLX_SUFFIX, NO_ATTENTION, ODD, ODD_EXPERTS, ODD_LATENTS, Q8_KV_CACHE, QUANTIZED,
+    SHARED, SUPERBLOCKS, TENSORS, TUNABLE, UNFUSED, WHOLE, WIDE_HEADS,
 };
 use crate::parallel::parallel_map;
 use crate::workspace::{self, compile_member};
@@ -115,6 +115,7 @@ fn all_to_build() -> Vec<Built> {
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
     LATENTS.1.iter().for_each(|fusion| add(LATENTS.0, "f32", &[*fusion]));
+    add(NO_ATTENTION, "f32", &[]);
     add(SHARED, "f32", &[]);
     add(SHARED, "q4_0", &Fusion::ALL);
     add(WIDE_HEADS, "f32", &[]);

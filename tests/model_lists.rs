@@ -59,6 +59,9 @@ pub const LATENTS: (&str, [Fusion; 4]) = (
 /// pairings.
 pub const ODD_LATENTS: [&str; 3] = ["deepseek_v2_groups", "deepseek_v3_groups", "deepseek_v3_further"];
 
+/// A model of one layer, whose mixer is Gated DeltaNet: it has no attention and no KV cache.
+pub const NO_ATTENTION: &str = "qwen3_5_tied";
+
 /// Formats that differ only in bits and group size; one model covers all of them.
 pub const AFFINE: [&str; 6] =
     ["affine8_32", "affine6", "affine5_32", "affine4_128", "affine3_bf16", "affine2"];

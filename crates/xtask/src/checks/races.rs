@@ -11,12 +11,16 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) const TESTS: [&str; 8] =
     ["attention", "chain", "matmul", "mla", "model", "moe", "recurrent", "recurrent_state"];
 
+/// Tests that repeat what others run with several threads, for more row counts and epilogues. They take two thirds of
+/// the time.
+const SKIPPED: [&str; 2] = ["projections_are_batch_invariant", "deferred_norms_and_epilogues_are_exact"];
+
 /// Features of the tested packages.
 pub(crate) const FEATURES: &str = "cpu-kernels,tune";
 
 /// Checks of pointers and of integer arithmetic, which other builds of the kernels leave out.
 const CHECKS: [&str; 3] = [
-    "profile.dev.package.forge-device.opt-level=1",
+    "profile.dev.package.forge-device.opt-level=2",
     "profile.dev.package.forge-device.debug-assertions=true",
     "profile.dev.package.forge-device.overflow-checks=true",
 ];
@@ -37,7 +41,9 @@ pub(crate) fn races() -> Result<(), String> {
         ])
         .args(["--no-default-features", "--features", FEATURES, "--no-fail-fast", "--lib"])
         .args(TESTS.iter().flat_map(|test| ["--test", test]))
-        .args(CHECKS.iter().flat_map(|check| ["--config", check]));
+        .args(CHECKS.iter().flat_map(|check| ["--config", check]))
+        .arg("--")
+        .args(SKIPPED.iter().flat_map(|test| ["--skip", test]));
     // Sanitizers are unstable, so a stable compiler needs RUSTC_BOOTSTRAP.
     command.env("RUSTC_BOOTSTRAP", "1");
     command.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
