@@ -3,6 +3,8 @@
 //! A stored row has one byte slice per plane of its format, padded to whole groups of columns. Values are
 //! rounded to nearest, f16 and bf16 with ties to even. A value that the format cannot represent is an error;
 //! it is never clipped.
+//!
+//! Simple formats are inlined, because callers may be compiled for wider vectors.
 
 use crate::codec::codes::{block_bytes, pack, unpack};
 use crate::codec::range_error::RangeError;
