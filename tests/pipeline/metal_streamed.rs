@@ -1,6 +1,6 @@
 //! Expert streaming in the Metal emulator: tokens and logits are identical to those with all experts in memory, with the minimum of
 //! cache slots and with more, and the kernel checker finds no faults. With few slots and a next layer to predict, some experts are
-//! prefetched. A decoded token waits for one command buffer.
+//! prefetched. A decoded token waits for one command buffer, and without shared events for more.
 
 use crate::metal::{HostSetup, Request, every_model, run_driver};
 use crate::metal_emulated::symptoms;
@@ -25,8 +25,9 @@ fn metal_streamed_experts_match_resident_experts() {
         let requests = requests();
         let resident = run_driver(built, &HostSetup::default(), &requests, true);
         let mut errors = Vec::new();
-        for memory in [enough, enough * 2] {
-            let found = run_driver(built, &streamed(memory), &requests, true);
+        for (memory, events) in [(enough, "1"), (enough * 2, "1"), (enough, "0")] {
+            let setup = HostSetup { variables: &[("FORGE_METAL_EVENTS", events)], ..streamed(memory) };
+            let found = run_driver(built, &setup, &requests, true);
             let both = |what: &str| [&found, &resident].map(|all| of_all(all, what));
             if both("error")[0].iter().chain(&both("violations")[0]).any(|it| !is_nothing(it)) {
                 errors.push(format!("{memory} bytes: {:?}, {:?}", both("error")[0], both("violations")[0]));
@@ -40,8 +41,9 @@ fn metal_streamed_experts_match_resident_experts() {
             let passes = of_all(&found, "passes");
             let decoded = passes.iter().flat_map(|passes| passes.as_array().into_iter().flatten().skip(1));
             let waits: Vec<&Value> = decoded.map(|pass| &pass["waits"]).collect();
-            if waits.is_empty() || waits.iter().any(|waits| **waits != json!(1)) {
-                errors.push(format!("{memory} bytes: decoded tokens wait {waits:?} times"));
+            let is_once = |waits: &&Value| **waits == json!(1);
+            if waits.is_empty() || waits.iter().all(is_once) != (events == "1") {
+                errors.push(format!("{memory} bytes, events {events}: decoded tokens wait {waits:?} times"));
             }
             let counts = of_all(&found, "experts");
             println!("{} in {memory} bytes, requested and prefetched: {}", built.name(), json!(counts));

@@ -14,7 +14,7 @@
 //! The routes come with the logits of the next layer's router on this layer's input ([`RouterLookahead`]).
 //! The experts they predict are prefetched while the GPU continues.
 //!
-//! If rows may have more experts than there are slots, the pass ends before the dispatch. The host waits for it,
+//! If rows may have more experts than there are slots, or with `FORGE_METAL_EVENTS=0`, the pass ends before the dispatch. The host waits for it,
 //! and repeats the dispatch as often as needed, each time with some of the experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
 //! same operations as if all experts were resident.
 
@@ -41,6 +41,9 @@ pub(crate) enum SlotTableWrite {
     /// No table; the output is the next layer's router logits.
     Logits,
 }
+
+/// The variable that disables shared events, with value 0.
+const EVENTS: &str = "FORGE_METAL_EVENTS";
 
 /// How long to wait for the shared event before looking for an error of the GPU, in milliseconds.
 const EVENT_TIMEOUT: u64 = 100;
@@ -75,6 +78,7 @@ pub(crate) struct ExpertStreaming {
     current: Option<(usize, Vec<usize>)>,
     /// Has an odd value while the GPU waits for experts.
     event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
+    uses_events: bool,
     /// Value of the event after the last request.
     event_value: u64,
     request: Option<ExpertRequest>,
@@ -116,6 +120,7 @@ impl ExpertStreaming {
         let most = experts.layers().iter().map(RouterLookahead::max_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "lookahead logits")?;
         let event = device.newSharedEvent().ok_or("cannot create a Metal shared event")?;
+        let uses_events = std::env::var_os(EVENTS).is_none_or(|value| value != "0");
         let (lookahead, routed, current, request, event_value) = (None, None, None, None, 0);
         Ok(ExpertStreaming {
             slots,
@@ -128,6 +133,7 @@ impl ExpertStreaming {
             routed,
             current,
             event,
+            uses_events,
             event_value,
             request,
         })
@@ -143,10 +149,12 @@ impl ExpertStreaming {
         self.request.as_ref().is_some_and(|request| request.bound.layer == layer)
     }
 
-    /// Whether there are slots for all experts of these rows, whatever they choose.
-    fn has_slots_for(&self, layer: usize, rows: usize) -> bool {
+    /// Whether the GPU can wait for the experts of these rows: there are slots for all of them, whatever they choose.
+    fn can_request(&self, layer: usize, rows: usize) -> bool {
         let stacks = self.experts.weights_of(layer);
-        (rows * stacks.routed_per_token()).min(stacks.experts - stacks.shared) <= self.experts.capacity(layer)
+        self.uses_events
+            && (rows * stacks.routed_per_token()).min(stacks.experts - stacks.shared)
+                <= self.experts.capacity(layer)
     }
 
     /// All GPU-visible regions.
@@ -294,7 +302,7 @@ impl Encoding<'_> {
                 self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(SlotTableWrite::Empty))?;
             }
             let rows = *dispatch.scalars.first().ok_or("the dispatch has no row count")? as usize;
-            if self.streaming()?.has_slots_for(bound.layer, rows) {
+            if self.streaming()?.can_request(bound.layer, rows) {
                 self.request_experts(bound, rows)?;
                 return self.encode(dispatch, Some(SlotTableWrite::Current));
             }
