@@ -1,4 +1,4 @@
-//! Expert streaming on Metal: a pass stops where the host needs the routing results, and continues when the
+//! Expert streaming on Metal: the GPU waits where the host needs the routing results, and continues when the
 //! experts are in memory.
 //!
 //! Cache slots are in memory that host and GPU share. A binding of an expert plane resolves to the slots of
@@ -14,8 +14,9 @@
 //! The routes come with the logits of the next layer's router on this layer's input ([`RouterLookahead`]).
 //! The experts they predict are prefetched while the GPU continues.
 //!
-//! If rows may have more experts than there are slots, or with `FORGE_METAL_EVENTS=0`, the pass ends before the dispatch. The host waits for it,
-//! and repeats the dispatch as often as needed, each time with some of the experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
+//! If rows may have more experts than there are slots, or with `FORGE_METAL_EVENTS=0`, the pass ends before the
+//! dispatch. The host waits for it, and repeats the dispatch as often as needed, each time with some of the
+//! experts. A kernel skips work for experts without a slot. Every result is therefore written once, with the
 //! same operations as if all experts were resident.
 
 use crate::device::Device;
@@ -110,7 +111,7 @@ impl ExpertStreaming {
         let (name, longest) = ("expert cache slots", experts.largest_class_bytes());
         let parts = &[Range { start: 0, end: length }];
         // SAFETY: `experts` owns the memory and is dropped after the region. Prefetches go to slots that the
-        // current layer does not use. All other reads happen while the GPU has nothing to do or waits for the event.
+        // current layer does not use. All other reads happen while the GPU is idle or waits for the event.
         let slots = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
         let bytes = layout.expert_slots.bytes.next_multiple_of(Arena::ALIGNMENT);
         let tables = Region::own(device, 2 * bytes, "expert slot tables")?;
@@ -199,8 +200,7 @@ impl ExpertStreaming {
     fn predicted(&self, lookahead: &RouterLookahead) -> Result<Vec<usize>, String> {
         let count = lookahead.bindings[lookahead.logits].bytes / size_of::<f32>();
         let (memory, offset) = self.logits.place(0, count * size_of::<f32>())?;
-        // SAFETY: shared buffers have contents, of that many elements. The GPU has nothing to do or waits for the
-        // event.
+        // SAFETY: shared buffers have contents, of that many elements. The GPU is idle or waits for the event.
         let logits = unsafe {
             std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
         };
@@ -213,8 +213,7 @@ impl ExpertStreaming {
         let mut words = vec![u32::MAX; self.experts.experts(bound.layer)];
         self.experts.fetch(bound, &experts, &mut words)?;
         let (memory, offset) = self.tables.place(self.bytes, words.len() * size_of::<u32>())?;
-        // SAFETY: the table has that many words. No pass that reads them is in flight, or it waits for the
-        // event.
+        // SAFETY: the table has that many words. The GPU is idle or waits for the event.
         unsafe {
             let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
             std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
@@ -266,7 +265,7 @@ impl MetalDevice {
     fn routes(&self, stacks: &ExpertWeights, rows: usize) -> Result<Vec<Vec<usize>>, String> {
         let (routes, chosen) = (stacks.routes, stacks.experts_per_token);
         let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
-        // SAFETY: the range is in bounds, and the GPU has nothing to do or waits for the event.
+        // SAFETY: the range is in bounds, and the GPU is idle or waits for the event.
         let words = unsafe { std::slice::from_raw_parts(words.cast::<u32>().as_ptr(), rows * 2 * chosen) };
         let experts = |row: &[u32]| -> Vec<usize> {
             let mut experts: Vec<usize> = row[..chosen].iter().map(|expert| *expert as usize).collect();
