@@ -10,10 +10,10 @@ pub(crate) const fn block_bytes(bits: Bits) -> usize {
 
 /// First columns of the four columns whose bit pairs are in four bytes, lowest bits first. Those of the next four bytes
 /// are 8 columns further.
-const PAIRS: [usize; 4] = [0, 16, 4, 20];
+const BIT_PAIR_COLUMNS: [usize; 4] = [0, 16, 4, 20];
 
 /// First columns of the four columns whose single bits are in four bytes, lowest bits first.
-const SINGLES: [usize; 8] = [0, 16, 4, 20, 8, 24, 12, 28];
+const BIT_COLUMNS: [usize; 8] = [0, 16, 4, 20, 8, 24, 12, 28];
 
 /// The lowest bit of each byte of a word.
 const LOWEST: u32 = 0x0101_0101;
@@ -46,14 +46,14 @@ pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
     };
     if parts & 2 != 0 {
         for (index, bytes) in bytes[..BLOCK / 4].chunks_exact(4).enumerate() {
-            for (place, column) in PAIRS.into_iter().enumerate() {
+            for (place, column) in BIT_PAIR_COLUMNS.into_iter().enumerate() {
                 add(8 * index + column, (word(bytes) >> (2 * place) & (3 * LOWEST)) << shift);
             }
         }
         (bytes, shift) = (&bytes[BLOCK / 4..], shift + 2);
     }
     if parts & 1 != 0 {
-        for (place, column) in SINGLES.into_iter().enumerate() {
+        for (place, column) in BIT_COLUMNS.into_iter().enumerate() {
             add(column, (word(bytes) >> place & LOWEST) << shift);
         }
     }
@@ -79,14 +79,15 @@ pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
     if parts & 2 != 0 {
         let (pairs, rest) = bytes.split_at_mut(BLOCK / 4);
         for (index, bytes) in pairs.chunks_exact_mut(4).enumerate() {
-            let columns = PAIRS.map(|column| word(&codes[8 * index + column..]) >> shift & (3 * LOWEST));
+            let columns =
+                BIT_PAIR_COLUMNS.map(|column| word(&codes[8 * index + column..]) >> shift & (3 * LOWEST));
             let packed = columns.iter().rev().fold(0, |packed, column| packed << 2 | column);
             bytes.copy_from_slice(&packed.to_le_bytes());
         }
         (bytes, shift) = (rest, shift + 2);
     }
     if parts & 1 != 0 {
-        let columns = SINGLES.map(|column| word(&codes[column..]) >> shift & LOWEST);
+        let columns = BIT_COLUMNS.map(|column| word(&codes[column..]) >> shift & LOWEST);
         let packed = columns.iter().rev().fold(0, |packed, column| packed << 1 | column);
         bytes.copy_from_slice(&packed.to_le_bytes());
     }

@@ -55,7 +55,7 @@ fn encode(
         (None, _) => {}
     }
     decode_row(format, [codes, scales], decoded);
-    let Some(row) = row else {
+    if row.is_none() {
         // Kernels multiply in f16, and stored scales may exceed its range.
         let is_f16 = |x: &f32| x.abs() <= LARGEST_F16;
         if !decoded.iter().fold(true, |all, x| all & is_f16(x)) {
@@ -65,7 +65,6 @@ fn encode(
                 _ => RangeError::NotFinite { column },
             });
         }
-        return Ok(Sums::of(decoded, decoded, weights));
-    };
-    Ok(Sums::of(row, decoded, weights))
+    }
+    Ok(Sums::of(row.unwrap_or(decoded), decoded, weights))
 }
